@@ -1,0 +1,91 @@
+# Every developer command. `make` alone lists them.
+SHELL := /bin/bash
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+C_FILES = $(shell git ls-files --cached --others --exclude-standard 'dpdk_ext/*.c' 'dpdk_ext/*.h')
+PY_DIRS := netreplay clients appliance $(wildcard tests examples docs)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1@\2/' | column -t -s@
+
+.PHONY: setup
+setup: ## install what is missing (Debian packages, .venv) and build; nothing to do: well under a second
+	@.ci/setup
+
+.PHONY: demo
+demo: setup ## a server, two actors and a learner on CartPole; ARGS="--seed 2 ..." is handed on
+	@$(BIN)/netreplay demo $(ARGS)
+
+.PHONY: test
+test: setup test-c test-py ## all tests: C (plain and under sanitizers), then pytest
+
+.PHONY: test-c
+test-c: test-c-plain test-c-asan ## the C unit tests, plain and under sanitizers; TESTS="tree" runs only that one
+
+# A test build holds the C alone, with asserts on.
+ninja = flock $(1)/.lock $(BIN)/ninja -C $(1) --quiet
+C_SETUP := -Dpython=disabled -Ddpdk=disabled -Dtests=true
+
+build/plain/build.ninja: | setup
+	@$(BIN)/meson setup build/plain $(C_SETUP) >/dev/null || { cat build/plain/meson-logs/meson-log.txt; exit 1; }
+
+build/asan/build.ninja: | setup
+	@$(BIN)/meson setup build/asan $(C_SETUP) --buildtype=debug -Doptimization=1 \
+	    -Db_sanitize=address,undefined -Db_lundef=false >/dev/null || { cat build/asan/meson-logs/meson-log.txt; exit 1; }
+
+.PHONY: test-c-plain
+test-c-plain: setup build/plain/build.ninja
+	@echo "C unit tests"
+	@$(call ninja,build/plain)
+	@$(BIN)/meson test -C build/plain --no-rebuild --print-errorlogs $(TESTS)
+
+.PHONY: test-c-asan
+test-c-asan: setup build/asan/build.ninja
+	@echo "C unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@$(call ninja,build/asan)
+	@UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	    $(BIN)/meson test -C build/asan --no-rebuild --print-errorlogs --timeout-multiplier 5 $(TESTS)
+
+.PHONY: test-py
+test-py: setup ## pytest without the benchmarks; ARGS="-k name" is handed on
+	@$(BIN)/python -m pytest tests --ignore=tests/bench $(ARGS)
+
+.PHONY: bench
+bench: setup ## all benchmarks (pytest-benchmark), or one file of tests/bench: make bench-NAME
+	@$(BIN)/python -m pytest tests/bench -s $(ARGS)
+
+bench-%: setup
+	@$(BIN)/python -m pytest tests/bench/bench_$(subst -,_,$*).py -s $(ARGS)
+
+.PHONY: lint
+lint: setup ## ruff, mypy --strict, clang-format
+	$(BIN)/ruff check $(PY_DIRS)
+	$(BIN)/ruff format --check $(PY_DIRS)
+	$(BIN)/mypy --strict -p netreplay
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+.PHONY: format
+format: setup ## format the Python and the C
+	$(BIN)/ruff check --fix --quiet $(PY_DIRS) || true
+	$(BIN)/ruff format $(PY_DIRS)
+	$(BIN)/clang-format -i $(C_FILES)
+
+.PHONY: wheel
+wheel: setup ## an abi3 wheel in dist/, without DPDK unless DPDK=enabled
+	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps -w dist . \
+	    --config-settings=setup-args=-Ddpdk=$(or $(DPDK),disabled)
+	@ls -1 dist/*.whl
+
+.PHONY: clean
+clean: ## remove what was built, but for .venv
+	rm -rf build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f netreplay/*.so netreplay/clients netreplay/appliance
+	find netreplay clients appliance tests -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## remove .venv too
+	rm -rf .venv

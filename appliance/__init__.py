@@ -1,0 +1,1 @@
+"""Running the replay memory: configuration, serving, telemetry."""

@@ -1,0 +1,1 @@
+"""What actors and learners use to speak to a replay memory."""

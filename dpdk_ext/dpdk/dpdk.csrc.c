@@ -1,0 +1,1 @@
+#include "dpdk/version.h"
