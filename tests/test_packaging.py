@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, check=False)
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # meson and ninja, as make has them
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=os.environ | {"PATH": tools},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
