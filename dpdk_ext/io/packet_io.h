@@ -1,0 +1,165 @@
+/*
+ * Packet I/O: UDP payloads in and out, to and from opaque peers.
+ *
+ * Everything above this line (protocol, server loop, clients) is the same on kernel sockets and on DPDK ports. One
+ * thread, the owner, calls every function on an nr_packet_io except nr_io_wake(), which any thread or signal handler
+ * may call until close. Nothing here allocates after creation.
+ */
+#ifndef NR_IO_PACKET_IO_H
+#define NR_IO_PACKET_IO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Largest UDP payload on any path, in bytes: a 9000 byte MTU less IPv4 and UDP headers. */
+#define NR_MAX_DATAGRAM 8972
+/* References into the slab that one datagram may carry behind its own bytes. */
+#define NR_TX_SEGMENTS 4
+/* nr_io_wait() without an end. */
+#define NR_IO_FOREVER UINT64_MAX
+/* Room for the longest text of a peer, terminator included: "[v6 address%scope]:port". */
+#define NR_PEER_TEXT 72
+
+/*
+ * Who is at the other end. Opaque above packet I/O: compare with nr_peer_equal(), print with nr_peer_format().
+ * Invariant: bytes at and beyond `length` are zero. Layout, for implementations only:
+ * [0] 4 or 6, [1] zero, [2..3] port (network order), [4..7] or [4..19] address, IPv6: [20..23] scope (host order).
+ */
+struct nr_peer {
+    uint8_t bytes[32]; /* see above */
+    uint8_t length;    /* bytes in use; zero means "no peer": on a connected io, send to the one it is connected to */
+};
+
+#define NR_PEER_LENGTH_IP4 8
+#define NR_PEER_LENGTH_IP6 24
+
+/* nr_rx.flags: the payload is as its sender's UDP layer saw it; no CRC is needed to trust it. */
+#define NR_RX_CHECKSUM_VERIFIED 1u
+
+/* One received datagram. */
+struct nr_rx {
+    const uint8_t *data; /* payload, owned by the io, valid until its next receive_burst */
+    uint32_t length;     /* bytes at data */
+    uint32_t flags;      /* NR_RX_* */
+    struct nr_peer peer; /* who sent it */
+};
+
+/* A piece of memory that a datagram refers to instead of copying. */
+struct nr_segment {
+    const void *base; /* first byte; must stay unchanged until `sent` names the token */
+    uint32_t length;  /* bytes at base */
+    uint64_t token;   /* given back to `sent`: identifies the reference it drops */
+};
+
+/* One datagram to send: `length` own bytes, then the segments in order. */
+struct nr_tx {
+    struct nr_peer peer;                       /* whom to; ignored by a connected io */
+    const uint8_t *data;                       /* own bytes; free for reuse when send_burst returns */
+    uint16_t length;                           /* bytes at data */
+    uint16_t segments;                         /* entries used in segment[], 0 to NR_TX_SEGMENTS */
+    struct nr_segment segment[NR_TX_SEGMENTS]; /* references into the slab */
+};
+
+/* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped).
+ */
+typedef void (*nr_sent_fn)(void *context, uint64_t token);
+
+/* nr_io_wait() results, ORed; zero means that time ran out, a signal came, or the wake-up was spurious. */
+#define NR_IO_READABLE 1
+#define NR_IO_WOKEN 2
+
+/* What passed, since creation. Written by the owner only; others may read a slightly old value. */
+struct nr_io_counters {
+    uint64_t received;       /* datagrams handed up */
+    uint64_t received_bytes; /* their payload bytes */
+    uint64_t sent;           /* datagrams given to the wire */
+    uint64_t sent_bytes;     /* their payload bytes */
+    uint64_t send_dropped;   /* datagrams accepted but refused below (full queue, no route, ...); includes the next */
+    uint64_t send_too_long;  /* of these, datagrams that do not fit the path: ask max_payload again */
+    uint64_t receive_truncated; /* datagrams longer than a receive buffer, dropped */
+    uint64_t unreachable;       /* reports that nobody listens at the peer or that there is no way to it */
+    uint64_t empty_polls;       /* receive_burst calls that found nothing */
+    uint64_t receive_errors;    /* receive_burst calls that failed for a reason not counted above */
+    int32_t last_send_error;    /* negative errno of the newest refusal, 0 for none */
+    int32_t last_receive_error; /* negative errno of the newest receive error, 0 for none */
+};
+
+struct nr_packet_io;
+
+/* What an implementation of packet I/O provides. See the nr_io_ functions below for the contracts. */
+struct nr_packet_io_ops {
+    uint32_t (*receive_burst)(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max);
+    uint32_t (*send_burst)(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count);
+    int (*wait)(struct nr_packet_io *io, uint64_t timeout_ns);
+    void (*wake)(struct nr_packet_io *io);
+    uint32_t (*max_payload)(struct nr_packet_io *io);
+    void (*close)(struct nr_packet_io *io);
+};
+
+/* The part that all implementations share; they embed it as their first member. */
+struct nr_packet_io {
+    const struct nr_packet_io_ops *ops; /* the implementation */
+    nr_sent_fn sent;                    /* drops segment references; may be NULL where none are sent */
+    void *sent_context;                 /* first argument of sent */
+    struct nr_io_counters counters;     /* what passed */
+};
+
+/* Takes up to `max` waiting datagrams without sleeping and returns how many. Payloads of the previous call become
+ * invalid. */
+static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
+{
+    return io->ops->receive_burst(io, rx, max);
+}
+
+/*
+ * Sends without sleeping and returns how many of the first datagrams were accepted; the rest stays with the caller. An
+ * accepted datagram may still be lost, here or further on; `sent` is called for all of its segments either way, perhaps
+ * before this returns.
+ */
+static inline uint32_t nr_io_send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)
+{
+    return io->ops->send_burst(io, tx, count);
+}
+
+/* Sleeps until a datagram or a report waits, nr_io_wake() was called since the last wait, or the time is over.
+ * NR_IO_READABLE and NR_IO_WOKEN bits. */
+static inline int nr_io_wait(struct nr_packet_io *io, uint64_t timeout_ns)
+{
+    return io->ops->wait(io, timeout_ns);
+}
+
+/* Ends the present or else the next nr_io_wait(). From any thread or signal handler; cheap when nobody sleeps. */
+static inline void nr_io_wake(struct nr_packet_io *io)
+{
+    io->ops->wake(io);
+}
+
+/* The largest payload in bytes that the path takes now. May be a system call: ask at set-up and when send_too_long
+ * grows. */
+static inline uint32_t nr_io_max_payload(struct nr_packet_io *io)
+{
+    return io->ops->max_payload(io);
+}
+
+/* Frees everything, after the last `sent` call. No thread may be in any function of this io. NULL is allowed. */
+static inline void nr_io_close(struct nr_packet_io *io)
+{
+    if (io != NULL)
+        io->ops->close(io);
+}
+
+/* True when both are the same peer. */
+static inline bool nr_peer_equal(const struct nr_peer *a, const struct nr_peer *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Writes "10.0.0.7:7447", "[::1]:7447" or "[fe80::1%2]:7447" into text, "-" for no peer, and returns text. */
+const char *nr_peer_format(const struct nr_peer *peer, char text[NR_PEER_TEXT]);
+
+/* The peer's UDP port in host order, 0 for no peer. */
+uint16_t nr_peer_port(const struct nr_peer *peer);
+
+#endif
