@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-C_FILES = $(shell git ls-files --cached --others --exclude-standard 'dpdk_ext/*.c' 'dpdk_ext/*.h')
+C_FILES = $(wildcard $(shell git ls-files --cached --others --exclude-standard 'dpdk_ext/*.c' 'dpdk_ext/*.h'))
 PY_DIRS := netreplay clients appliance $(wildcard tests examples docs)
 
 .PHONY: help
