@@ -1,0 +1,188 @@
+/* What the Python clients call: one replay memory, in this process ("local:") or behind the protocol, with the same meaning.
+ *
+ * A replay may be used from several threads. Calls that can block are operations: starting one does as much as can be done at
+ * once (network: up to a first wait of `wait_ns`) and answers NR_PENDING with *operation set when it is not finished; then
+ * nr_operation_wait(operation, wait_ns) continues it, so that Python looks at its signals between slices. Any other status is
+ * final and leaves *operation NULL. nr_operation_cancel gives one up. nr_replay_close makes every blocked call return NR_CLOSED
+ * within milliseconds.
+ * Network: whoever waits drives the socket; a progress thread does it while nobody waits and work is open (prefetched samples,
+ * unflushed appends, unsent settlements). */
+#ifndef NR_CLIENT_REPLAY_H
+#define NR_CLIENT_REPLAY_H
+
+#include "../engine/engine.h"
+
+struct nr_replay;
+struct nr_operation;
+struct nr_actor;
+
+enum nr_poll { NR_POLL_ADAPTIVE = 0, NR_POLL_BUSY = 1 }; /* adaptive: spin some tens of microseconds, then sleep in the kernel */
+
+struct nr_connect_options {
+    uint32_t poll;         /* enum nr_poll */
+    uint32_t max_datagram; /* bytes of UDP payload at most; 0: what the path takes */
+    uint64_t seed;         /* of session nonces; 0: from the operating system */
+};
+
+/* Takes the engine over: it is destroyed with the replay. `spec` (UTF-8, copied) is what nr_replay_spec answers. */
+struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status);
+/* Resolves and opens a socket, sends HELLO and waits for the spec up to timeout_ns (0: as long as nr_operation_wait would be
+ * called; here the call is sliced by the caller repeating nr_replay_ready). */
+struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status);
+/* NR_OK when connected and the spec is here; NR_PENDING after wait_ns without; NR_BAD_VERSION, NR_TOO_MANY, NR_REFUSED. */
+int nr_replay_ready(struct nr_replay *replay, uint64_t wait_ns);
+const char *nr_replay_spec(const struct nr_replay *replay);
+/* The layouts that the caller reckoned from the spec; needed before actors, samples and updates (network; local has them). */
+int nr_replay_layout(struct nr_replay *replay, const struct nr_engine_config *config);
+void nr_replay_close(struct nr_replay *replay); /* any thread, more than once */
+void nr_replay_free(struct nr_replay *replay);  /* after close, when no other call is inside */
+
+/* Why the last answer of an operation, or an actor's append, was a wait; and how long the server has been silent. */
+struct nr_blocked {
+    struct nr_wait wait;      /* reason 0: no reason heard from the server */
+    uint64_t silent_ns;       /* since the last datagram from the server; UINT64_MAX: never heard */
+    uint32_t unreachable;     /* 1: the network answered "connection refused" last */
+    uint32_t outstanding;     /* datagrams sent and unanswered */
+    uint32_t credits;         /* datagrams that may be outstanding */
+    uint32_t pad;
+};
+void nr_replay_blocked(struct nr_replay *replay, struct nr_blocked *blocked);
+
+int nr_operation_wait(struct nr_operation *operation, uint64_t wait_ns); /* NR_PENDING, or final (the operation is freed) */
+void nr_operation_blocked(struct nr_operation *operation, struct nr_blocked *blocked);
+void nr_operation_cancel(struct nr_operation *operation);
+
+/* ---- Actor ---- */
+
+enum nr_autoreset { NR_AUTORESET_NONE = 0, NR_AUTORESET_NEXT_STEP = 1, NR_AUTORESET_SAME_STEP = 2 };
+
+/* How items of one table are formed from a stream's steps. */
+struct nr_former_config {
+    uint32_t table;
+    uint32_t stack; /* S >= 1 */
+    uint32_t n;     /* n-step, >= 1 */
+    uint32_t pad;
+    double gamma;
+    /* where the item columns lie among its item_bytes; UINT32_MAX: not there */
+    uint32_t reward_offset, discount_offset, length_offset, version_offset; /* float32, float32, int32, uint64 */
+};
+
+struct nr_actor_config {
+    uint32_t store;
+    uint32_t streams;            /* environments */
+    uint32_t autoreset;          /* enum nr_autoreset */
+    uint32_t column_count;       /* of the step, observation columns first */
+    uint32_t observation_columns;
+    uint32_t former_count;
+    const uint32_t *column_offset; /* within the step */
+    const uint32_t *column_bytes;
+    uint32_t reward_offset, terminated_offset, truncated_offset; /* float32, bool, bool within the step */
+    uint32_t pad;
+    const struct nr_former_config *formers;
+};
+
+struct nr_actor *nr_actor_open(struct nr_replay *replay, const struct nr_actor_config *config, int *status);
+
+/* One row per stream. Column c of row r is at column[c] + r * row_stride[c] (contiguous within the row). */
+struct nr_rows {
+    const void *const *column;    /* column_count pointers; those of the action columns may be NULL for nr_actor_end */
+    const uint64_t *row_stride;   /* bytes */
+    const float *reward;          /* [streams] */
+    const uint8_t *terminated;    /* [streams] */
+    const uint8_t *truncated;     /* [streams] */
+    const void *const *final;     /* SAME_STEP: observation columns of the final observations, or NULL */
+    const uint64_t *final_stride; /* bytes */
+    const uint8_t *final_mask;    /* [streams], with `final` */
+};
+
+/* Stages one call: steps take their positions and items are formed, in the order row, anchor, table; nothing is sent before
+ * nr_actor_commit. NR_PENDING: no credits; repeat (nothing was taken). NR_BAD_COUNT with *row: a row contradicts the autoreset
+ * mode (a done row in SAME_STEP without final observation, or a final one without done). *items = items formed.
+ * On the streams whose mask is set in `end_mask` (NULL: none) the row is only a final observation (nr_actor_end of one stream). */
+int nr_actor_stage(struct nr_actor *actor, const struct nr_rows *rows, const uint8_t *end_mask, uint64_t wait_ns, uint32_t *items,
+                   uint32_t *row);
+/* The staged items as a sampled batch would show them: table, row in the call, rows as of that table (key and probability 0). */
+int nr_actor_staged(struct nr_actor *actor, uint32_t *table, uint32_t *row);
+int nr_actor_staged_rows(struct nr_actor *actor, uint32_t table, void *rows); /* those of one table, in order */
+/* Sends the staged call. priority[items] may be NULL (the table's default for all); NaN in it is sent and refused by the server. */
+int nr_actor_commit(struct nr_actor *actor, const double *priority);
+void nr_actor_rollback(struct nr_actor *actor); /* as if the staged call had not been made */
+
+/* Waits until every item formed so far is decided. Then nr_actor_keys says how many, and takes them: key (NR_KEY_NONE when
+ * refused, or when its acknowledgement was lost with a session) and status (enum nr_status) per item, in the order formed. */
+int nr_actor_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation **operation);
+uint64_t nr_actor_keys(struct nr_actor *actor, uint64_t capacity, uint64_t *keys, int32_t *statuses);
+
+struct nr_actor_counters {
+    uint64_t steps, items, acknowledged, refused;
+    uint64_t episodes;
+    uint64_t truncated_dropped; /* anchors without item: truncated with n < stack */
+    uint64_t lost;              /* acknowledged items that a restarted server no longer has */
+    uint64_t reconnects;        /* sessions beyond the first */
+    uint64_t streams_replaced;  /* new ids after NR_STREAM_GONE */
+};
+void nr_actor_counters(struct nr_actor *actor, struct nr_actor_counters *counters);
+void nr_actor_version(struct nr_actor *actor, uint64_t version); /* the `version` column of items formed from now on */
+void nr_actor_close(struct nr_actor *actor);                     /* frees; flush first */
+
+/* What a reconnect lost: items of a stream acknowledged by an earlier server and absent from this one. */
+struct nr_loss {
+    uint8_t stream[16];
+    uint64_t first_item, items; /* numbers within the stream */
+    uint64_t incarnation;       /* of the server that is here now */
+};
+uint32_t nr_replay_losses(struct nr_replay *replay, uint32_t capacity, struct nr_loss *losses); /* takes them */
+
+/* ---- Learner ---- */
+
+/* Draws `count` rows of the table into `rows` (count * row_bytes, which must stay until the operation is final or cancelled AND
+ * settled). `heads` has one entry per part of NR_SAMPLE_PART rows. The sample handle must be settled. */
+struct nr_sample;
+enum { NR_SAMPLE_PART = 256 };
+int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **sample);
+int nr_sample_wait(struct nr_sample *sample, uint64_t wait_ns); /* NR_OK: all bytes are here and the lease is ended */
+void nr_sample_blocked(struct nr_sample *sample, struct nr_blocked *blocked);
+uint32_t nr_sample_heads(const struct nr_sample *sample, struct nr_draw_head *heads);
+/* Ends it: taken (1, commit) or untaken (0, refund); also cancels one that is not complete. Frees the handle. */
+void nr_sample_settle(struct nr_sample *sample, int taken);
+
+/* Repeated keys are resolved here: the last value wins (NR_SUPERSEDED for the earlier ones); when it is refused none applies. */
+int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
+              uint8_t *outcome, uint64_t wait_ns, struct nr_operation **operation);
+
+/* ---- Parameters, looking ---- */
+
+/* `bytes` must stay until final. The replay keeps a copy and publishes it again to a new incarnation of the server.
+ * *version is set when final; it must stay valid until then. */
+int nr_publish(struct nr_replay *replay, uint32_t set, const void *bytes, uint64_t length, uint64_t expect, uint64_t *version,
+               uint64_t wait_ns, struct nr_operation **operation);
+/* A fetched publication; data is NULL and version the present one when there is none newer. Free it with nr_fetched_free. */
+struct nr_fetched {
+    uint64_t version;
+    uint64_t length;
+    uint8_t *data;
+};
+int nr_fetch(struct nr_replay *replay, uint32_t set, uint64_t newer_than, struct nr_fetched *fetched, uint64_t wait_ns,
+             struct nr_operation **operation);
+void nr_fetched_free(struct nr_fetched *fetched);
+
+int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t capacity, uint64_t wait_ns,
+              struct nr_operation **operation);
+
+/* Where the time of one round trip went. */
+struct nr_ping {
+    uint64_t round_trip_ns;
+    uint64_t server_ns; /* from its receive to its send stamp; 0 for local */
+};
+int nr_ping(struct nr_replay *replay, uint32_t payload_bytes, struct nr_ping *ping, uint64_t wait_ns, struct nr_operation **operation);
+
+struct nr_replay_counters {
+    uint64_t datagrams_sent, datagrams_received, bytes_sent, bytes_received;
+    uint64_t retransmissions, round_trips, stalls; /* stalls: appends that had to wait for credits */
+    uint64_t smoothed_round_trip_ns, least_round_trip_ns;
+    uint64_t reconnects, incarnation;
+    uint32_t window, credits, max_datagram, pad;
+};
+void nr_replay_counters(struct nr_replay *replay, struct nr_replay_counters *counters);
+
+#endif

@@ -1,0 +1,112 @@
+#include "client_internal.h"
+
+/* Ending leases and reservations. A settlement is due in the slot of its draw, rides in the next SAMPLE or, when none comes soon,
+ * in a SETTLE; it is done when the carrier is answered. */
+
+enum { NR_SETTLED_DRAW = NR_SETTLE_COMMIT | NR_SETTLE_REFUND };
+
+void nr_settle_due(struct nr_client *client, uint32_t s, uint8_t settle, uint64_t now)
+{
+    struct nr_client_slot *slot = &client->slots[s];
+    if (slot->due == 0)
+        slot->due_since = now;
+    slot->due |= settle;
+}
+
+uint32_t nr_settle_collect(struct nr_client *client, struct nr_request *carrier)
+{
+    carrier->settles = 0;
+    carrier->carried = false;
+    carrier->collected = true;
+    for (uint32_t s = 0; s < NR_SLOTS && carrier->settles < NR_SETTLES_PER_REQUEST; s++) {
+        struct nr_client_slot *slot = &client->slots[s];
+        if (slot->due == 0 || slot->carried != 0)
+            continue;
+        slot->carried = slot->due;
+        slot->due = 0;
+        carrier->settle[carrier->settles++] =
+            (struct nr_wire_settle){.slot = (uint8_t)s, .settle = slot->carried, .request = slot->number};
+    }
+    return carrier->settles;
+}
+
+static struct nr_client_slot *carried_by(struct nr_client *client, const struct nr_wire_settle *settle)
+{
+    struct nr_client_slot *slot = &client->slots[settle->slot];
+    return slot->settling && slot->number == settle->request ? slot : NULL;
+}
+
+void nr_settle_delivered(struct nr_client *client, struct nr_request *carrier)
+{
+    if (carrier->carried)
+        return;
+    carrier->carried = true;
+    for (uint32_t i = 0; i < carrier->settles; i++) {
+        struct nr_client_slot *slot = carried_by(client, &carrier->settle[i]);
+        if (slot == NULL)
+            continue;
+        slot->done |= slot->carried;
+        slot->carried = 0;
+        if ((slot->done & NR_SETTLE_RELEASE) && (slot->done & NR_SETTLED_DRAW)) {
+            slot->settling = false;
+            if (slot->request == NULL)
+                client->active[NR_CLASS_SAMPLE]--;
+        }
+    }
+}
+
+void nr_settle_undelivered(struct nr_client *client, struct nr_request *carrier)
+{
+    if (carrier->carried)
+        return;
+    carrier->carried = true;
+    for (uint32_t i = 0; i < carrier->settles; i++) {
+        struct nr_client_slot *slot = carried_by(client, &carrier->settle[i]);
+        if (slot == NULL)
+            continue;
+        slot->due |= slot->carried;
+        slot->carried = 0;
+    }
+}
+
+static uint32_t write_settle(struct nr_client *client, struct nr_request *request, uint32_t fragment, uint8_t *body,
+                             uint32_t capacity)
+{
+    (void)client;
+    (void)fragment;
+    (void)capacity;
+    struct nr_wire_settlement settlement = {.settles = request->settles};
+    memcpy(body, &settlement, sizeof(settlement));
+    memcpy(body + sizeof(settlement), request->settle, request->settles * sizeof(request->settle[0]));
+    return (uint32_t)(sizeof(settlement) + request->settles * sizeof(request->settle[0]));
+}
+
+const struct nr_call nr_call_settle = {.operation = NR_OP_SETTLE, .stateless = true, .write = write_settle};
+
+void nr_settle_send(struct nr_client *client, uint64_t now)
+{
+    bool scarce = client->active[NR_CLASS_SAMPLE] + 2 >= NR_SAMPLES_ACTIVE;
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        struct nr_client_slot *slot = &client->slots[s];
+        if (slot->due == 0 || slot->carried != 0 || (!scarce && now < slot->due_since + NR_SETTLE_DELAY))
+            continue;
+        struct nr_request *request = nr_request_new(client, &nr_call_settle);
+        if (request == NULL)
+            return; /* tried again at the next wakeup */
+        request->internal = true;
+        nr_settle_collect(client, request);
+        nr_request_begin(client, request);
+        return;
+    }
+}
+
+uint64_t nr_settle_wakeup(const struct nr_client *client)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        const struct nr_client_slot *slot = &client->slots[s];
+        if (slot->due != 0 && slot->carried == 0 && slot->due_since + NR_SETTLE_DELAY < least)
+            least = slot->due_since + NR_SETTLE_DELAY;
+    }
+    return least;
+}

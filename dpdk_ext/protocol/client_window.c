@@ -1,0 +1,91 @@
+#include "client_internal.h"
+
+/* Congestion is judged by the round trip: the window grows by one datagram a round trip while the round trip stays within twice
+ * the least one plus a millisecond, and shrinks in proportion above that. Loss alone cuts it only above 15 % (docs/protocol.md). */
+enum { NR_SLACK = 1000 * 1000 /* ns over twice the least round trip */, NR_LOSS_PERCENT = 15 };
+
+void nr_window_reset(struct nr_client *client)
+{
+    client->outstanding = 0;
+    client->window = client->config.window ? client->config.window : 32;
+    client->epoch_sent = client->epoch_lost = 0;
+    memset(client->sent_counter, 0, sizeof(client->sent_counter));
+}
+
+void nr_window_sent(struct nr_client *client, uint64_t counter, uint64_t now)
+{
+    client->sent_counter[counter & (NR_SENT_RING - 1)] = counter;
+    client->sent_at[counter & (NR_SENT_RING - 1)] = now;
+    client->epoch_sent++;
+}
+
+static void cut(struct nr_client *client, double factor, uint64_t now)
+{
+    if (now - client->cut_at < client->smoothed)
+        return; /* once a round trip */
+    client->cut_at = now;
+    client->window *= factor;
+    if (client->window < NR_LEAST_WINDOW)
+        client->window = NR_LEAST_WINDOW;
+}
+
+void nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now)
+{
+    uint32_t place = stamps->echo & (NR_SENT_RING - 1);
+    uint64_t counter = client->sent_counter[place];
+    if (counter == 0 || (uint32_t)counter != stamps->echo || stamps->residence == UINT32_MAX)
+        return;
+    uint64_t elapsed = now - client->sent_at[place];
+    uint64_t round_trip = elapsed > stamps->residence ? elapsed - stamps->residence : 0;
+    client->view.round_trips++;
+    if (client->smoothed == 0) {
+        client->smoothed = round_trip ? round_trip : 1;
+        client->variance = round_trip / 2;
+        client->least = client->smoothed;
+    } else {
+        uint64_t deviation = round_trip > client->smoothed ? round_trip - client->smoothed : client->smoothed - round_trip;
+        client->variance += (int64_t)(deviation - client->variance) / 4; /* RFC 6298 */
+        client->smoothed += (int64_t)(round_trip - client->smoothed) / 8;
+        if (client->smoothed == 0)
+            client->smoothed = 1;
+        if (round_trip < client->least)
+            client->least = round_trip ? round_trip : 1;
+    }
+    uint64_t target = 2 * client->least + NR_SLACK;
+    if (round_trip <= target) {
+        if (client->window < NR_MOST_WINDOW)
+            client->window += 1.0 / client->window;
+    } else {
+        double excess = (double)(round_trip - target) / (double)round_trip;
+        cut(client, 1.0 - 0.5 * excess, now);
+    }
+    if (client->epoch_sent > 64 && (double)client->epoch_sent > client->window) {
+        if (client->epoch_lost * 100 > client->epoch_sent * NR_LOSS_PERCENT)
+            cut(client, 0.5, now);
+        client->epoch_sent = client->epoch_lost = 0;
+    }
+}
+
+void nr_window_lost(struct nr_client *client, uint32_t datagrams)
+{
+    client->epoch_lost += datagrams;
+}
+
+uint32_t nr_window_room(const struct nr_client *client)
+{
+    uint32_t limit = client->window < client->credits ? (uint32_t)client->window : client->credits;
+    if (limit == 0)
+        limit = 1;
+    return client->outstanding < limit ? limit - client->outstanding : 0;
+}
+
+/* RFC 6298, with this protocol's bounds. */
+uint64_t nr_window_timeout(const struct nr_client *client, uint32_t repeats)
+{
+    uint64_t least = client->config.least_timeout ? client->config.least_timeout : NR_LEAST_TIMEOUT;
+    uint64_t timeout = client->smoothed ? client->smoothed + 4 * client->variance : NR_FIRST_TIMEOUT;
+    if (timeout < least)
+        timeout = least;
+    timeout <<= repeats < 10 ? repeats : 10;
+    return timeout < NR_MOST_TIMEOUT ? timeout : NR_MOST_TIMEOUT;
+}
