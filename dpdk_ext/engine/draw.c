@@ -1,0 +1,248 @@
+/* Draws: opening them, reading their rows, settling them. */
+#include <string.h>
+
+#include "engine/space.h"
+#include "engine/state.h"
+
+_Static_assert(sizeof(struct nr_draw_entry) == NR_ROW_HEAD, "a row starts with its draw's entry");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are little-endian");
+
+/* The slab place that a piece of a row is taken from: within the window, whatever its delta says. */
+static inline uint32_t piece_place(const struct nr_piece *piece, const struct nr_record *record)
+{
+    int32_t last = record->anchor + record->length;
+    int64_t position = (int64_t)(piece->kind == NR_PIECE_FROM_END ? last : record->anchor) + piece->delta;
+
+    return record->steps[position < 0 ? 0 : position > last ? last : position];
+}
+
+static const uint8_t *piece_source(const struct nr_table *table, const struct nr_slab *slab, const struct nr_piece *piece,
+                                   const struct nr_draw_entry *entry, const struct nr_record *record)
+{
+    switch (piece->kind) {
+    case NR_PIECE_HEAD:
+        return (const uint8_t *)entry + piece->source;
+    case NR_PIECE_COLUMNS:
+        return (const uint8_t *)record + table->columns + piece->source;
+    case NR_PIECE_ZERO:
+        return NULL;
+    default:
+        return nr_slab_step(slab, piece_place(piece, record)) + piece->source;
+    }
+}
+
+static void take_head(const struct nr_table *table, struct nr_draw_head *head)
+{
+    const struct nr_selector *selector = &table->selector;
+
+    head->number = table->draws;
+    head->size = table->order.size;
+    head->total = selector->ops->total(selector);
+    head->max_leaf = selector->ops->leaf(selector, nr_extremes_largest(&table->extremes));
+    head->min_leaf = selector->ops->leaf(selector, nr_extremes_least(&table->extremes));
+}
+
+int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count, struct nr_draw *draw, uint64_t now,
+                 struct nr_wait *wait)
+{
+    nr_wait_clear(wait, table_index);
+    draw->leased = draw->reserved = 0;
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    struct nr_table *table = &engine->tables[table_index];
+    struct nr_selector *selector = &table->selector;
+    if (count == 0 || count > table->leases || (selector->ops->distinct && count > table->capacity))
+        return NR_BAD_COUNT;
+    int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
+    if (status != NR_OK)
+        return status;
+    if (selector->ops->total(selector) == 0)
+        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, 1);
+    if (selector->ops->distinct && count > table->order.size)
+        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, count);
+    if (!nr_space_for_leases(engine, table, count, now))
+        return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
+
+    struct nr_draw_entry *entries = draw->entries;
+    selector->ops->sample(selector, &engine->random, count, entries);
+    for (uint32_t i = 0; i < count; i++)
+        __builtin_prefetch(nr_table_record(table, (uint32_t)entries[i].key), 1);
+    const struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
+    for (uint32_t i = 0; i < count; i++) {
+        struct nr_record *record = nr_table_record(table, (uint32_t)entries[i].key);
+
+        entries[i].key = record->key;
+        record->leases++;
+        record->sampled++;
+        if (table->touch_steps) {
+            for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
+                if (piece->kind == NR_PIECE_FROM_ANCHOR || piece->kind == NR_PIECE_FROM_END)
+                    __builtin_prefetch(nr_slab_step(slab, piece_place(piece, record)) + piece->source);
+            }
+        }
+    }
+
+    table->draws++;
+    take_head(table, &draw->head);
+    draw->table = table_index;
+    draw->count = count;
+    draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
+    draw->leased = draw->reserved = count;
+    draw->earlier = table->newest;
+    draw->later = NULL;
+    if (table->newest != NULL)
+        table->newest->later = draw;
+    else
+        table->oldest = draw;
+    table->newest = draw;
+    table->leased += count;
+    table->limiter.reserved += count;
+    return NR_OK;
+}
+
+/* Most pieces are a number or a small vector: those sizes without a call. */
+static inline void copy(uint8_t *target, const uint8_t *source, uint32_t length)
+{
+    switch (length) {
+    case 4:
+        memcpy(target, source, 4);
+        break;
+    case 8:
+        memcpy(target, source, 8);
+        break;
+    case 16:
+        memcpy(target, source, 16);
+        break;
+    case 24:
+        memcpy(target, source, 24);
+        break;
+    case 32:
+        memcpy(target, source, 32);
+        break;
+    default:
+        memcpy(target, source, length);
+    }
+}
+
+/* Bytes [from, to) of a row. */
+static void copy_part(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
+                      const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
+{
+    uint32_t low = 0, high = table->piece_count;
+
+    /* The piece that `from` falls into: the last whose target is not beyond it. */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (table->pieces[middle].target <= from)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (const struct nr_piece *piece = &table->pieces[low]; from < to; piece++) {
+        uint32_t skip = from - piece->target;
+        uint32_t length = piece->length - skip < to - from ? piece->length - skip : to - from;
+        const uint8_t *source = piece_source(table, slab, piece, entry, record);
+
+        if (source != NULL)
+            memcpy(target, source + skip, length);
+        else
+            memset(target, 0, length);
+        target += length;
+        from += length;
+    }
+}
+
+int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length)
+{
+    if (draw->leased == 0)
+        return NR_LEASE_EXPIRED;
+    const struct nr_table *table = &engine->tables[draw->table];
+    const struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
+    uint64_t bytes = (uint64_t)draw->count * table->row_bytes;
+    uint8_t *out = target;
+
+    if (offset > bytes || length > bytes - offset)
+        return NR_BAD_LENGTH;
+    uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
+    while (length > 0) {
+        const struct nr_draw_entry *entry = &draw->entries[row];
+        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
+
+        if (part == table->row_bytes) {
+            for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
+                const uint8_t *source = piece_source(table, slab, piece, entry, record);
+
+                if (source != NULL)
+                    copy(out + piece->target, source, piece->length);
+                else
+                    memset(out + piece->target, 0, piece->length);
+            }
+        } else {
+            copy_part(table, slab, entry, record, from, from + part, out);
+        }
+        out += part;
+        length -= part;
+        from = 0;
+        row++;
+    }
+    return NR_OK;
+}
+
+static void release(struct nr_engine *engine, struct nr_table *table, struct nr_draw *draw)
+{
+    struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
+
+    for (uint32_t i = 0; i < draw->count; i++) {
+        uint32_t slot = nr_table_slot(table, draw->entries[i].key);
+        struct nr_record *record = nr_table_record(table, slot);
+
+        if (--record->leases > 0)
+            continue;
+        if (record->key & NR_KEY_GONE) {
+            table->leftovers--;
+            nr_table_give(table, slab, slot);
+        } else {
+            table->passed = NR_NONE;
+        }
+    }
+    if (draw->earlier != NULL)
+        draw->earlier->later = draw->later;
+    else
+        table->oldest = draw->later;
+    if (draw->later != NULL)
+        draw->later->earlier = draw->earlier;
+    else
+        table->newest = draw->earlier;
+    draw->earlier = draw->later = NULL;
+    table->leased -= draw->leased;
+    draw->leased = 0;
+}
+
+void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle)
+{
+    bool ends = ((settle & NR_SETTLE_RELEASE) && draw->leased > 0) ||
+                ((settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND)) && draw->reserved > 0);
+
+    if (!ends)
+        return;
+    struct nr_table *table = &engine->tables[draw->table];
+    if (draw->reserved > 0 && (settle & NR_SETTLE_COMMIT)) {
+        table->limiter.committed += draw->reserved;
+        table->limiter.reserved -= draw->reserved;
+        draw->reserved = 0;
+    } else if (draw->reserved > 0 && (settle & NR_SETTLE_REFUND)) {
+        for (uint32_t i = 0; i < draw->count; i++) {
+            struct nr_record *record = nr_table_find(table, draw->entries[i].key);
+
+            if (record != NULL)
+                record->sampled--;
+        }
+        table->limiter.reserved -= draw->reserved;
+        draw->reserved = 0;
+    }
+    if (draw->leased > 0 && (settle & NR_SETTLE_RELEASE))
+        release(engine, table, draw);
+    table->progress++;
+}

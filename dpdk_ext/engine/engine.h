@@ -1,0 +1,224 @@
+/* The replay engine: stores of steps, tables of items over them, parameter sets. What a client sees of it is docs/semantics.md.
+ *
+ * One thread at a time owns an engine. It knows no clock (the caller passes `now`, nanoseconds on any monotonic scale), no
+ * network and no Python; all memory is taken by nr_engine_create, nothing is allocated afterwards, and every call is O(1) or
+ * O(log n) per step, item or key that it names. */
+#ifndef NR_ENGINE_ENGINE_H
+#define NR_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+struct nr_engine;
+
+/* ---- Configuration (flat; names and dtypes stay with Python, which reckons the layouts) ---- */
+
+enum {
+    NR_MAX_STORES = 64,
+    NR_MAX_TABLES = 256,
+    NR_MAX_SETS = 64,
+    NR_MAX_GATHERS = 1024,     /* pieces of one row */
+    NR_MAX_WINDOW = 4096,      /* steps of one item */
+    NR_ROW_HEAD = 16,          /* every row starts with its key (uint64) and probability (float64) */
+    NR_MAX_ITEM_COLUMNS = 40,  /* bytes of an item's own columns; the wire's item record has room for as many */
+    NR_PRIORITY_UNIT_BITS = 24 /* leaves are integers in units of 2^-24 of a weight */
+};
+
+struct nr_store_config {
+    uint32_t step_bytes;        /* bytes of a whole step */
+    uint32_t observation_bytes; /* its first bytes: what an observation-only step has; the rest is zero there */
+    uint32_t steps;             /* steps in the slab */
+    uint32_t window;            /* steps of the longest item of any table of the store, >= 1 */
+    uint32_t in_flight;         /* steps a stream may have sent beyond what is committed */
+    uint32_t streams;           /* streams that may exist at once */
+};
+
+/* One piece of a row: `length` bytes from `source` within one step of the window to `target` within the row.
+ * The step is clamp((from_end ? anchor + length_of_item : anchor) + delta, 0, anchor + length_of_item), so that a stack that
+ * reaches before the first observation repeats it, and what lies past the end of an episode repeats the last. */
+struct nr_gather {
+    int32_t delta;
+    uint32_t from_end; /* 0: counted from the item's anchor; 1: from its last step */
+    uint32_t source;
+    uint32_t length;
+    uint32_t target;
+};
+
+enum nr_sampler { NR_SAMPLER_PRIORITIZED = 0, NR_SAMPLER_UNIFORM = 1, NR_SAMPLER_FIFO = 2 };
+enum nr_remover { NR_REMOVER_FIFO = 0 };
+
+struct nr_table_config {
+    uint32_t store;        /* index */
+    uint32_t capacity;     /* items */
+    uint32_t sampler;      /* enum nr_sampler */
+    uint32_t remover;      /* enum nr_remover */
+    double exponent;       /* of the priority; >= 0 */
+    uint64_t min_size;     /* items before sampling is allowed; at least 1 is understood */
+    uint32_t leases;       /* drawn items that may be held at once, all sessions together */
+    uint32_t window;       /* steps of its longest item */
+    uint32_t row_bytes;    /* a multiple of 8 */
+    uint32_t item_bytes;   /* of an item's own columns, <= NR_MAX_ITEM_COLUMNS, at row offset NR_ROW_HEAD */
+    uint32_t gather_count; /* its pieces: gathers[first_gather ...] */
+    uint32_t first_gather;
+};
+
+struct nr_set_config {
+    uint64_t bytes; /* the largest publication; two buffers of it are kept */
+};
+
+struct nr_engine_config {
+    uint64_t seed;          /* of the draws and of the first generations */
+    uint64_t lease_ns;      /* how long a draw may hold its steps before it can be reclaimed */
+    uint64_t start_seconds; /* Unix time; upper half of parameter versions */
+    uint32_t shard;         /* upper 8 bits of every key */
+    uint32_t store_count;
+    uint32_t table_count;
+    uint32_t set_count;
+    const struct nr_store_config *stores;
+    const struct nr_table_config *tables;
+    const struct nr_gather *gathers;
+    const struct nr_set_config *sets;
+};
+
+/* Bytes that nr_engine_create would take, or 0 with *status = NR_BAD_CONFIG. */
+uint64_t nr_engine_bytes(const struct nr_engine_config *config, int *status);
+struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *status);
+void nr_engine_destroy(struct nr_engine *engine);
+uint32_t nr_engine_store_count(const struct nr_engine *engine);
+uint32_t nr_engine_table_count(const struct nr_engine *engine);
+uint32_t nr_engine_set_count(const struct nr_engine *engine);
+
+/* ---- Streams ---- */
+
+/* A stream as its session knows it. `handle` is valid until the stream is closed or evicted; a stale handle is
+ * answered NR_STREAM_GONE (it carries a generation). */
+struct nr_stream_position {
+    uint32_t handle;
+    uint32_t known;     /* 1 when the stream existed already */
+    uint64_t next_step; /* lowest step number of its tail that is not held whole (0 for a new stream) */
+    uint64_t next_item; /* lowest item number not yet decided */
+};
+
+/* Opens or takes up the stream `id` (16 bytes) for `owner` (a session, never 0). When all places are taken the least recently
+ * used stream without owner and without unfinished item makes room, else NR_TOO_MANY. NR_STREAM_OWNED if another owner lives. */
+int nr_stream_open(struct nr_engine *engine, uint32_t store, const uint8_t id[16], uint32_t owner,
+                   struct nr_stream_position *position);
+/* Ends the stream: its steps stay only as long as items use them. */
+int nr_stream_close(struct nr_engine *engine, uint32_t handle, uint32_t owner);
+/* The owner is gone: incomplete steps are dropped, the stream can be taken up by another. All streams of the owner. */
+void nr_stream_release_owner(struct nr_engine *engine, uint32_t owner);
+
+/* Writes bytes [offset, offset + length) of step `number`, which has `total` bytes (step_bytes or observation_bytes). The caller
+ * passes each part once; a step that is whole already answers NR_DUPLICATE and is not written. NR_WAIT_SPACE leaves no trace.
+ * Numbers within `window - 1 + in_flight` of the highest seen are accepted, older ones are duplicates, and one more than that
+ * ahead of the highest is NR_BAD_WINDOW (the first step of a fresh stream may have any number). */
+int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uint64_t number, uint32_t total, uint32_t offset,
+                  const void *bytes, uint32_t length, uint64_t now, struct nr_wait *wait);
+
+/* ---- Items ---- */
+
+#define NR_KEY_NONE UINT64_MAX /* no key: a duplicate or a refused item */
+
+struct nr_item {
+    uint64_t number;     /* within its stream, over all tables, from 0 upwards */
+    uint64_t first_step; /* number of the window's first step */
+    uint32_t steps;      /* of the window */
+    uint32_t anchor;     /* position in the window of the step whose action is trained */
+    uint32_t length;     /* k: steps from the anchor to the end of the window; anchor + length == steps - 1 */
+    uint32_t flags;      /* NR_ITEM_* */
+    double priority;     /* raw, unless NR_ITEM_DEFAULT_PRIORITY */
+    const void *columns; /* item_bytes */
+};
+enum { NR_ITEM_DEFAULT_PRIORITY = 1 }; /* the largest raw priority in the table when the item becomes drawable, 1.0 when empty */
+
+/* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* decides the item: its
+ * number is used up and a repeat answers NR_DUPLICATE. *key is set for NR_OK, else NR_KEY_NONE. */
+int nr_item_insert(struct nr_engine *engine, uint32_t table, uint32_t handle, uint32_t owner, const struct nr_item *item,
+                   uint64_t now, uint64_t *key, struct nr_wait *wait);
+
+enum nr_outcome { NR_APPLIED = 0, NR_OUTCOME_STALE = 1, NR_OUTCOME_REFUSED = 2, NR_SUPERSEDED = 3 };
+
+/* Sets raw priorities; outcome[i] is an enum nr_outcome (never NR_SUPERSEDED: the client resolves repeats). */
+int nr_priorities_update(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
+                         uint8_t *outcome);
+
+/* ---- Draws ---- */
+
+struct nr_draw_entry {
+    uint64_t key;
+    double probability; /* of this draw, that of the integer leaf */
+};
+
+/* The table at the moment of a draw: what weights and shards need. */
+struct nr_draw_head {
+    uint64_t number;    /* of the draw in its table, from 1 */
+    uint64_t size;      /* items */
+    uint64_t total;     /* sum of the leaves (units) */
+    uint64_t max_leaf;  /* units */
+    uint64_t min_leaf;  /* least positive leaf, units */
+};
+
+/* A draw lives in its caller's memory (a server's slot, a local call). All fields but `entries` are the engine's. */
+struct nr_draw {
+    struct nr_draw *earlier, *later; /* open draws, by age */
+    struct nr_draw_entry *entries;   /* room for `count`, set by the caller before nr_draw_open */
+    uint32_t table;
+    uint32_t count;
+    uint64_t due; /* may be reclaimed from then on */
+    uint32_t leased;
+    uint32_t reserved;
+    struct nr_draw_head head;
+};
+
+enum { NR_SETTLE_RELEASE = 1, NR_SETTLE_COMMIT = 2, NR_SETTLE_REFUND = 4 };
+
+/* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. */
+int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now, struct nr_wait *wait);
+/* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */
+int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length);
+/* Ends the lease and/or the reservation, as NR_SETTLE_* says. Repeats do nothing. A settled draw's memory is the caller's again
+ * when both `leased` and `reserved` are 0. */
+void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle);
+
+/* ---- Looking ---- */
+
+struct nr_table_info {
+    uint64_t size, capacity, min_size;
+    uint64_t inserted, sampled, reserved, updated, stale, refused;
+    uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
+    uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
+    uint64_t leased;                          /* drawn items held now */
+    uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */
+    double max_priority;                      /* raw; 0 when empty */
+    uint64_t steps, steps_capacity;           /* of its store: in use, in all */
+    uint64_t item_bytes_held, step_bytes_held; /* bytes used by its items' records, by its store's steps */
+};
+int nr_table_info(const struct nr_engine *engine, uint32_t table, struct nr_table_info *info);
+uint32_t nr_table_row_bytes(const struct nr_engine *engine, uint32_t table); /* 0 for no such table */
+
+/* Rises whenever a waiting call on the table could succeed: an insert, a settled draw, an update, freed space. */
+uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table);
+
+/* Everything that must hold between calls (tests, simulator): NR_OK, or NR_MALFORMED with a message. O(everything). */
+int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size);
+
+/* ---- Parameters ---- */
+
+/* Publishing: begin, any number of writes that cover [0, bytes) exactly once, finish. `writer` names the publisher (never 0).
+ * Begin answers NR_WAIT_TURN while another writes (for at most 1 s of its silence) or while the older buffer was read within the
+ * last second; NR_CONFLICT when expect is neither UINT64_MAX ("whatever") nor the present version. A write renews the writer. */
+int nr_parameters_begin(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t bytes, uint64_t expect, uint64_t now,
+                        struct nr_wait *wait);
+int nr_parameters_write(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t offset, const void *bytes,
+                        uint32_t length, uint64_t now);
+int nr_parameters_finish(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t *version);
+/* The present version (0: none yet) and its bytes. */
+int nr_parameters_version(const struct nr_engine *engine, uint32_t set, uint64_t *version, uint64_t *bytes);
+/* NR_RESTART when `version` has been replaced by a later publication's bytes. */
+int nr_parameters_read(struct nr_engine *engine, uint32_t set, uint64_t version, uint64_t offset, void *target, uint32_t length,
+                       uint64_t now);
+
+#endif

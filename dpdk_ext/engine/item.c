@@ -1,0 +1,124 @@
+/* Items: insertion and priorities. */
+#include <string.h>
+
+#include "engine/space.h"
+#include "engine/state.h"
+
+#define AHEAD 12 /* keys whose memory is asked for before they are updated */
+
+static int refuse(struct nr_table *table, struct nr_stream *stream, uint64_t number, int status)
+{
+    stream->next_item = number + 1;
+    table->refused++;
+    return status;
+}
+
+int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t handle, uint32_t owner, const struct nr_item *item,
+                   uint64_t now, uint64_t *key, struct nr_wait *wait)
+{
+    (void)now;
+    *key = NR_KEY_NONE;
+    nr_wait_clear(wait, table_index);
+    struct nr_stream *stream = nr_streams_find(&engine->streams, handle, owner);
+    if (stream == NULL || owner == 0)
+        return NR_STREAM_GONE;
+    if (item->number < stream->next_item)
+        return NR_DUPLICATE;
+    if (item->number >= NR_MAX_NUMBER)
+        return NR_BAD_WINDOW;
+    if (table_index >= engine->table_count || engine->tables[table_index].store != stream->store) {
+        stream->next_item = item->number + 1;
+        return NR_NO_TABLE;
+    }
+
+    struct nr_table *table = &engine->tables[table_index];
+    struct nr_store *store = &engine->stores[stream->store];
+    bool by_default = (item->flags & NR_ITEM_DEFAULT_PRIORITY) != 0;
+    if (!by_default && !nr_priority_valid(item->priority))
+        return refuse(table, stream, item->number, NR_BAD_PRIORITY);
+    if (item->steps == 0 || item->steps > table->window || (uint64_t)item->anchor + item->length != item->steps - 1)
+        return refuse(table, stream, item->number, NR_BAD_WINDOW);
+    uint32_t whole;
+    int status = nr_stream_has(&engine->streams, store, stream, item->first_step, item->steps, &whole);
+    if (status == NR_WAIT_STEPS)
+        return nr_wait_for(wait, NR_WAIT_STEPS, whole, item->steps);
+    if (status != NR_OK)
+        return refuse(table, stream, item->number, status);
+    status = nr_limiter_can_insert(&table->limiter, table->order.size, wait);
+    if (status != NR_OK)
+        return status;
+
+    /* From here on nothing fails. The largest priority is asked for before an item makes room. */
+    double raw = !by_default              ? nr_priority_normal(item->priority)
+                 : table->order.size == 0 ? 1.0
+                                          : nr_extremes_largest(&table->extremes);
+    if (table->order.size == table->capacity) {
+        nr_table_evict(table, &store->slab, table->order.oldest);
+        table->evicted_capacity++;
+    }
+    uint32_t slot = nr_table_take(table);
+    struct nr_record *record = nr_table_record(table, slot);
+    const uint32_t *ring = nr_stream_ring(store, &engine->streams, stream);
+    uint32_t at = (uint32_t)(item->first_step % store->span);
+    for (uint32_t i = 0; i < item->steps; i++) {
+        record->steps[i] = ring[at];
+        nr_slab_hold(&store->slab, ring[at]);
+        at = at + 1 < store->span ? at + 1 : 0;
+    }
+    record->anchor = (uint16_t)item->anchor;
+    record->length = (uint16_t)item->length;
+    if (table->item_bytes > 0)
+        memcpy((uint8_t *)record + table->columns, item->columns, table->item_bytes);
+    record->key &= ~NR_KEY_GONE;
+    nr_order_append(&table->order, slot);
+    nr_extremes_set(&table->extremes, slot, raw);
+    table->selector.ops->insert(&table->selector, slot, raw, &table->saturated);
+    table->limiter.inserted++;
+    table->progress++;
+    stream->next_item = item->number + 1;
+    *key = record->key;
+    return NR_OK;
+}
+
+int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_t count, const uint64_t *keys,
+                         const double *priorities, uint8_t *outcome)
+{
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    struct nr_table *table = &engine->tables[table_index];
+    struct nr_selector *selector = &table->selector;
+    uint64_t applied = 0;
+
+    for (uint64_t i = 0; i < (uint64_t)count + AHEAD; i++) {
+        if (i < count) {
+            uint32_t slot = nr_table_slot(table, keys[i]);
+
+            if (slot < table->fresh) {
+                __builtin_prefetch(nr_table_record(table, slot));
+                nr_extremes_prefetch(&table->extremes, slot);
+                selector->ops->prefetch(selector, slot);
+            }
+        }
+        if (i < AHEAD)
+            continue;
+        uint64_t j = i - AHEAD;
+        if (!nr_priority_valid(priorities[j])) {
+            outcome[j] = NR_OUTCOME_REFUSED;
+            table->refused++;
+        } else if (nr_table_find(table, keys[j]) == NULL) {
+            outcome[j] = NR_OUTCOME_STALE;
+            table->stale++;
+        } else {
+            uint32_t slot = nr_table_slot(table, keys[j]);
+            double raw = nr_priority_normal(priorities[j]);
+
+            nr_extremes_set(&table->extremes, slot, raw);
+            selector->ops->update(selector, slot, raw, &table->saturated);
+            outcome[j] = NR_APPLIED;
+            applied++;
+        }
+    }
+    table->updated += applied;
+    table->progress += applied > 0;
+    return NR_OK;
+}

@@ -1,0 +1,77 @@
+/*
+ * From a raw priority to the integer leaf of the sum tree: raw^exponent in units of 2^-24, rounded to nearest (ties to even).
+ * A positive priority never becomes 0 and no leaf exceeds the cap, which is chosen so that a full table's sum fits 64 bits.
+ * Monotone: the leaf of the largest raw priority is the largest leaf.
+ */
+#ifndef NR_ENGINE_PRIORITY_H
+#define NR_ENGINE_PRIORITY_H
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+#define NR_PRIORITY_UNIT ((uint64_t)1 << NR_PRIORITY_UNIT_BITS) /* the leaf of weight 1 */
+
+enum nr_priority_path { NR_PRIORITY_POWER, NR_PRIORITY_FLAT, NR_PRIORITY_ROOT, NR_PRIORITY_LINEAR };
+
+struct nr_priority {
+    double exponent;            /* finite, >= 0 */
+    double cap_double;          /* cap as a double; may be rounded up */
+    uint64_t cap;               /* units: the largest leaf */
+    enum nr_priority_path path; /* how the power is taken */
+};
+
+/* `items`: the most leaves that can be positive at once. */
+void nr_priority_init(struct nr_priority *priority, double exponent, uint32_t items);
+
+/* NaN, infinities and negative numbers are refused; -0.0 is not negative. */
+static inline bool nr_priority_valid(double raw)
+{
+    return raw >= 0 && raw <= DBL_MAX;
+}
+
+/* -0.0 becomes 0.0. */
+static inline double nr_priority_normal(double raw)
+{
+    return raw == 0 ? 0.0 : raw;
+}
+
+/* The leaf of a valid raw priority. *saturated rises when it was cut to the cap, or raised from nothing to the least leaf. */
+static inline uint64_t nr_priority_leaf(const struct nr_priority *priority, double raw, uint64_t *saturated)
+{
+    double weight;
+
+    if (raw == 0)
+        return 0;
+    switch (priority->path) {
+    case NR_PRIORITY_FLAT:
+        weight = 1;
+        break;
+    case NR_PRIORITY_ROOT:
+        weight = sqrt(raw);
+        break;
+    case NR_PRIORITY_LINEAR:
+        weight = raw;
+        break;
+    default:
+        weight = pow(raw, priority->exponent);
+    }
+    weight *= (double)NR_PRIORITY_UNIT;
+    if (weight >= priority->cap_double) {
+        *saturated += weight > priority->cap_double;
+        return priority->cap;
+    }
+    /* Below 2^52 a sum with 2^52 has no room for a fraction, so it rounds; from there on a double is whole already. */
+    if (weight < 0x1p52)
+        weight = (weight + 0x1p52) - 0x1p52;
+    if (weight < 1) {
+        ++*saturated;
+        return 1;
+    }
+    return (uint64_t)weight;
+}
+
+#endif

@@ -1,0 +1,103 @@
+/*
+ * The slab of a store: fixed places for whole steps, each held by counted references: one of its stream's ring, one of every item
+ * whose window has it. A place is free when nobody holds it.
+ */
+#ifndef NR_ENGINE_SLAB_H
+#define NR_ENGINE_SLAB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/arena.h"
+
+#define NR_NONE UINT32_MAX /* no place, slot or index */
+
+/* nr_step.state */
+#define NR_STEP_SHORT (1u << 31)          /* an observation-only step */
+#define NR_STEP_RINGED (1u << 30)         /* its stream's ring holds one of the references */
+#define NR_STEP_MISSING (NR_STEP_RINGED - 1) /* bytes that have not arrived; 0: the step is whole */
+#define NR_MAX_STEP_BYTES NR_STEP_MISSING
+
+struct nr_step {
+    uint32_t references; /* 0: free */
+    uint32_t state;      /* NR_STEP_*; of a free place the next free one, or NR_NONE */
+};
+
+struct nr_slab {
+    uint8_t *bytes;             /* place i at i * stride */
+    struct nr_step *steps;      /* by place */
+    uint32_t count;             /* places */
+    uint32_t stride;            /* bytes from one place to the next */
+    uint32_t step_bytes;        /* of a whole step */
+    uint32_t observation_bytes; /* of an observation-only step */
+    uint32_t fresh;             /* places from here on were never used */
+    uint32_t free;              /* first of the places that were used and are free again, or NR_NONE */
+    uint32_t used;              /* places held */
+    uint32_t ringed;            /* places held by rings, and perhaps by items too */
+    uint64_t freed;             /* places given back, ever */
+};
+
+void nr_slab_init(struct nr_slab *slab, struct nr_arena *arena, uint32_t count, uint32_t step_bytes, uint32_t observation_bytes);
+
+static inline uint8_t *nr_slab_step(const struct nr_slab *slab, uint32_t place)
+{
+    return slab->bytes + (uint64_t)place * slab->stride;
+}
+
+static inline bool nr_slab_available(const struct nr_slab *slab)
+{
+    return slab->used < slab->count;
+}
+
+static inline bool nr_slab_whole(const struct nr_slab *slab, uint32_t place)
+{
+    return (slab->steps[place].state & NR_STEP_MISSING) == 0;
+}
+
+/* A place for a step of `total` bytes, none of which is there yet, with one reference: the ring's. Only when available. */
+static inline uint32_t nr_slab_take(struct nr_slab *slab, uint32_t total)
+{
+    uint32_t place = slab->free;
+
+    if (place != NR_NONE)
+        slab->free = slab->steps[place].state;
+    else
+        place = slab->fresh++;
+    slab->steps[place].references = 1;
+    slab->steps[place].state = NR_STEP_RINGED | total;
+    if (total < slab->step_bytes) {
+        slab->steps[place].state |= NR_STEP_SHORT;
+        memset(nr_slab_step(slab, place) + total, 0, slab->step_bytes - total);
+    }
+    slab->used++;
+    slab->ringed++;
+    return place;
+}
+
+static inline void nr_slab_hold(struct nr_slab *slab, uint32_t place)
+{
+    slab->steps[place].references++;
+}
+
+static inline void nr_slab_drop(struct nr_slab *slab, uint32_t place)
+{
+    struct nr_step *step = &slab->steps[place];
+
+    if (--step->references == 0) {
+        step->state = slab->free;
+        slab->free = place;
+        slab->used--;
+        slab->freed++;
+    }
+}
+
+/* Drops the ring's reference. */
+static inline void nr_slab_drop_ringed(struct nr_slab *slab, uint32_t place)
+{
+    slab->steps[place].state &= ~NR_STEP_RINGED;
+    slab->ringed--;
+    nr_slab_drop(slab, place);
+}
+
+#endif

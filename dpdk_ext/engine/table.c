@@ -1,0 +1,127 @@
+#include "engine/table.h"
+
+#include <stdlib.h>
+
+#include "engine/random.h"
+
+#define SMALL_ROW 2048 /* bytes; of larger rows the processor's own prefetching is enough */
+
+void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config)
+{
+    uint32_t slot_bits = 1;
+
+    *table = (struct nr_table){
+        .row_bytes = config->row_bytes,
+        .item_bytes = config->item_bytes,
+        .slots = config->capacity + config->leases,
+        .free = NR_NONE,
+        .passed = NR_NONE,
+        .capacity = config->capacity,
+        .leases = config->leases,
+        .window = config->window,
+        .store = config->store,
+        .next_of_store = NR_NONE,
+    };
+    while (((uint64_t)1 << slot_bits) < table->slots)
+        slot_bits++;
+    table->generation_bits = NR_KEY_BITS - slot_bits;
+    table->columns = (uint32_t)offsetof(struct nr_record, steps) + config->window * (uint32_t)sizeof(uint32_t);
+    table->stride = nr_arena_stride(table->columns + config->item_bytes);
+    table->touch_steps = config->row_bytes <= SMALL_ROW;
+    nr_limiter_init(&table->limiter, config->min_size);
+    table->records = nr_arena_take(arena, table->slots, table->stride);
+    /* The head, the columns, each gather, and before or after each of them at most one gap. */
+    table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
+    nr_order_init(&table->order, arena, table->slots);
+    nr_extremes_init(&table->extremes, arena, table->slots);
+    nr_selector_init(&table->selector, arena, &table->order, config->sampler, table->slots, config->capacity, config->exponent);
+}
+
+static void piece_add(struct nr_table *table, struct nr_piece piece)
+{
+    if (piece.length == 0)
+        return;
+    if (table->piece_count > 0) {
+        struct nr_piece *last = &table->pieces[table->piece_count - 1];
+
+        /* What lies side by side in the same step is one copy. */
+        if (last->kind == piece.kind && last->delta == piece.delta && last->source + last->length == piece.source) {
+            last->length += piece.length;
+            return;
+        }
+    }
+    table->pieces[table->piece_count++] = piece;
+}
+
+void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint32_t count)
+{
+    uint32_t filled = NR_ROW_HEAD + table->item_bytes;
+
+    table->piece_count = 0;
+    piece_add(table, (struct nr_piece){.kind = NR_PIECE_HEAD, .length = NR_ROW_HEAD});
+    piece_add(table, (struct nr_piece){.kind = NR_PIECE_COLUMNS, .target = NR_ROW_HEAD, .length = table->item_bytes});
+    for (;;) {
+        const struct nr_gather *next = NULL;
+
+        for (uint32_t i = 0; i < count; i++) {
+            if (gathers[i].target >= filled && (next == NULL || gathers[i].target < next->target))
+                next = &gathers[i];
+        }
+        uint32_t end = next != NULL ? next->target : table->row_bytes;
+        piece_add(table, (struct nr_piece){.kind = NR_PIECE_ZERO, .target = filled, .length = end - filled});
+        if (next == NULL)
+            break;
+        piece_add(table, (struct nr_piece){.kind = next->from_end ? NR_PIECE_FROM_END : NR_PIECE_FROM_ANCHOR,
+                                           .target = next->target,
+                                           .length = next->length,
+                                           .source = next->source,
+                                           .delta = next->delta});
+        filled = next->target + next->length;
+    }
+}
+
+uint32_t nr_table_take(struct nr_table *table)
+{
+    uint32_t slot = table->free;
+    struct nr_record *record;
+
+    if (slot != NR_NONE) {
+        table->free = table->order.links[slot].after;
+        record = nr_table_record(table, slot);
+    } else {
+        slot = table->fresh++;
+        record = nr_table_record(table, slot);
+        uint64_t generation = nr_random_mix(table->first_generations + slot) & (((uint64_t)1 << table->generation_bits) - 1);
+        record->key = NR_KEY_GONE | table->shard | (uint64_t)slot << table->generation_bits | generation;
+    }
+    record->leases = record->sampled = 0;
+    return slot;
+}
+
+void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
+{
+    struct nr_record *record = nr_table_record(table, slot);
+    uint64_t mask = ((uint64_t)1 << table->generation_bits) - 1;
+
+    for (uint32_t i = 0, steps = nr_record_steps(record); i < steps; i++)
+        nr_slab_drop(slab, record->steps[i]);
+    record->key = (record->key & ~mask) | ((record->key + 1) & mask);
+    table->order.links[slot].after = table->free;
+    table->free = slot;
+}
+
+void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
+{
+    struct nr_record *record = nr_table_record(table, slot);
+
+    if (table->passed == slot)
+        table->passed = NR_NONE;
+    nr_order_remove(&table->order, slot);
+    table->selector.ops->remove(&table->selector, slot);
+    nr_extremes_set(&table->extremes, slot, 0);
+    record->key |= NR_KEY_GONE;
+    if (record->leases > 0)
+        table->leftovers++;
+    else
+        nr_table_give(table, slab, slot);
+}

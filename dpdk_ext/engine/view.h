@@ -1,0 +1,17 @@
+/* Which step of a window a gather reads. One rule for the engine's sampled rows and the client's staged ones. */
+#ifndef NR_ENGINE_VIEW_H
+#define NR_ENGINE_VIEW_H
+
+#include "engine.h"
+
+/* Position in the window, for an item whose anchor lies `anchor` steps in and whose last step is anchor + length: a stack that
+ * reaches before the window's first step repeats that one, and what lies past the last repeats the last. */
+static inline uint32_t nr_gather_step(const struct nr_gather *gather, uint32_t anchor, uint32_t length)
+{
+    int64_t last = (int64_t)anchor + length;
+    int64_t step = (gather->from_end ? last : (int64_t)anchor) + gather->delta;
+
+    return step < 0 ? 0 : step > last ? (uint32_t)last : (uint32_t)step;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/*
+ * What the engine's calls cost, on rows as CartPole has them: 80 bytes, with two observations of 16 bytes out of the steps.
+ * usage: bench_engine [ITEMS ...]; default 100000 and 1000000. Medians of 9 rounds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+#include "engine/engine.h"
+#include "engine/random.h"
+
+enum { ROUNDS = 9, STREAMS = 16, NSTEP = 3, LEASES = 8192 };
+
+static const struct nr_gather gathers[] = {
+    {.delta = 0, .from_end = 0, .source = 0, .length = 16, .target = 40},  /* obs */
+    {.delta = 0, .from_end = 1, .source = 0, .length = 16, .target = 56},  /* next_obs */
+    {.delta = 0, .from_end = 0, .source = 16, .length = 4, .target = 72},  /* action */
+};
+
+struct bench {
+    struct nr_engine *engine;
+    struct nr_random random;
+    uint32_t handles[STREAMS];
+    uint64_t numbers[STREAMS]; /* of the next step */
+    uint64_t items[STREAMS];   /* of the next item */
+    uint64_t *keys;            /* ring of the last `capacity` */
+    uint64_t inserted, capacity;
+    uint32_t next; /* stream */
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values)
+{
+    qsort(values, ROUNDS, sizeof(*values), compare);
+    return values[ROUNDS / 2];
+}
+
+static double uniform(struct nr_random *random)
+{
+    return (double)(nr_random_next(random) >> 11) * 0x1p-53;
+}
+
+/* A step, and the item that it completes. */
+static void insert(struct bench *bench)
+{
+    uint32_t s = bench->next;
+    uint8_t step[26], columns[24];
+    struct nr_wait wait;
+    uint64_t number = bench->numbers[s]++;
+
+    bench->next = (s + 1) % STREAMS;
+    memset(step, (int)number, sizeof(step));
+    memset(columns, (int)number, sizeof(columns));
+    CHECK(nr_step_write(bench->engine, bench->handles[s], 1, number, sizeof(step), 0, step, sizeof(step), 0, &wait) == NR_OK);
+    if (number < NSTEP)
+        return;
+    struct nr_item item = {
+        .number = bench->items[s]++,
+        .first_step = number - NSTEP,
+        .steps = NSTEP + 1,
+        .anchor = 0,
+        .length = NSTEP,
+        .flags = NR_ITEM_DEFAULT_PRIORITY,
+        .columns = columns,
+    };
+    uint64_t key;
+    CHECK(nr_item_insert(bench->engine, 0, bench->handles[s], 1, &item, 0, &key, &wait) == NR_OK);
+    bench->keys[bench->inserted++ % bench->capacity] = key;
+}
+
+static double time_inserts(struct bench *bench)
+{
+    double values[ROUNDS];
+
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t begin = now_ns();
+
+        for (int i = 0; i < 20000; i++)
+            insert(bench);
+        values[round] = (double)(now_ns() - begin) / 20000;
+    }
+    return median(values);
+}
+
+static double time_draws(struct bench *bench, uint32_t count, double *without_copy)
+{
+    double values[ROUNDS], opened[ROUNDS];
+    struct nr_draw_entry entries[512];
+    static uint8_t rows[512 * 80];
+    uint32_t repeats = 200000 / count;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t begin = now_ns(), opening = 0;
+
+        for (uint32_t i = 0; i < repeats; i++) {
+            struct nr_draw draw = {.entries = entries};
+            struct nr_wait wait;
+            uint64_t start = now_ns();
+
+            CHECK(nr_draw_open(bench->engine, 0, count, &draw, 0, &wait) == NR_OK);
+            opening += now_ns() - start;
+            CHECK(nr_draw_copy(bench->engine, &draw, 0, rows, count * 80) == NR_OK);
+            nr_draw_settle(bench->engine, &draw, NR_SETTLE_RELEASE | NR_SETTLE_COMMIT);
+        }
+        values[round] = (double)(now_ns() - begin) / repeats;
+        opened[round] = (double)opening / repeats;
+    }
+    *without_copy = median(opened);
+    return median(values);
+}
+
+static double time_updates(struct bench *bench, bool drawn)
+{
+    double values[ROUNDS];
+    struct nr_draw_entry entries[512];
+    uint64_t keys[512];
+    double priorities[512];
+    uint8_t outcome[512];
+
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t spent = 0;
+
+        for (int i = 0; i < 300; i++) {
+            struct nr_draw draw = {.entries = entries};
+            struct nr_wait wait;
+
+            if (drawn)
+                CHECK(nr_draw_open(bench->engine, 0, 512, &draw, 0, &wait) == NR_OK);
+            for (int j = 0; j < 512; j++) {
+                keys[j] = drawn ? entries[j].key : bench->keys[nr_random_below(&bench->random, bench->capacity)];
+                priorities[j] = uniform(&bench->random) * uniform(&bench->random) * 4;
+            }
+            if (drawn)
+                nr_draw_settle(bench->engine, &draw, NR_SETTLE_RELEASE | NR_SETTLE_COMMIT);
+            uint64_t begin = now_ns();
+            CHECK(nr_priorities_update(bench->engine, 0, 512, keys, priorities, outcome) == NR_OK);
+            spent += now_ns() - begin;
+            for (int j = 0; j < 512; j++)
+                CHECK(outcome[j] == NR_APPLIED);
+        }
+        values[round] = (double)spent / 300;
+    }
+    return median(values);
+}
+
+static void run(uint32_t capacity)
+{
+    struct nr_store_config store = {
+        .step_bytes = 26,
+        .observation_bytes = 16,
+        .steps = capacity + capacity / 8 + STREAMS * 67,
+        .window = NSTEP + 1,
+        .in_flight = 64,
+        .streams = STREAMS,
+    };
+    struct nr_table_config table = {
+        .capacity = capacity,
+        .sampler = NR_SAMPLER_PRIORITIZED,
+        .exponent = 0.6,
+        .leases = LEASES,
+        .window = NSTEP + 1,
+        .row_bytes = 80,
+        .item_bytes = 24,
+        .gather_count = 3,
+    };
+    struct nr_engine_config config = {
+        .seed = 1,
+        .lease_ns = 1000000000,
+        .store_count = 1,
+        .table_count = 1,
+        .stores = &store,
+        .tables = &table,
+        .gathers = gathers,
+    };
+    struct bench bench = {.capacity = capacity, .keys = calloc(capacity, sizeof(uint64_t))};
+    int status;
+
+    nr_random_seed(&bench.random, 7);
+    bench.engine = nr_engine_create(&config, &status);
+    CHECK(bench.engine != NULL);
+    for (uint32_t s = 0; s < STREAMS; s++) {
+        struct nr_stream_position position;
+        uint8_t id[16] = {(uint8_t)s};
+
+        CHECK(nr_stream_open(bench.engine, 0, id, 1, &position) == NR_OK);
+        bench.handles[s] = position.handle;
+    }
+    while (bench.inserted < capacity)
+        insert(&bench);
+    double fresh_updates = time_updates(&bench, false);
+    double opened32, opened512;
+    double draw32 = time_draws(&bench, 32, &opened32);
+    double draw512 = time_draws(&bench, 512, &opened512);
+    double drawn_updates = time_updates(&bench, true);
+    double inserts = time_inserts(&bench);
+    printf("%8u items, %llu MiB: insert of step and item %.0f ns | draw of 32: %.2f us (open %.2f) | draw of 512: %.1f us (open %.1f) | "
+           "update of 512: random keys %.1f us, just drawn %.1f us\n",
+           capacity, (unsigned long long)(nr_engine_bytes(&config, &status) >> 20), inserts, draw32 / 1e3, opened32 / 1e3,
+           draw512 / 1e3, opened512 / 1e3, fresh_updates / 1e3, drawn_updates / 1e3);
+    char message[200];
+    CHECK(nr_engine_audit(bench.engine, message, sizeof(message)) == NR_OK);
+    nr_engine_destroy(bench.engine);
+    free(bench.keys);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        run(100000);
+        run(1000000);
+    }
+    for (int i = 1; i < argc; i++)
+        run((uint32_t)atoi(argv[i]));
+    return 0;
+}
