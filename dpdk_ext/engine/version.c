@@ -2,5 +2,5 @@
 
 const char *nr_version(void)
 {
-    return NR_VERSION;
+    return NR_PACKAGE_VERSION;
 }

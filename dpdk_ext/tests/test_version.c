@@ -5,8 +5,8 @@
 
 int main(void)
 {
-    if (strcmp(nr_version(), NR_VERSION) != 0) {
-        fprintf(stderr, "nr_version() is %s, the build says %s\n", nr_version(), NR_VERSION);
+    if (strcmp(nr_version(), NR_PACKAGE_VERSION) != 0) {
+        fprintf(stderr, "nr_version() is %s, the build says %s\n", nr_version(), NR_PACKAGE_VERSION);
         return 1;
     }
     return 0;
