@@ -214,6 +214,11 @@ uint32_t nr_table_row_bytes(const struct nr_engine *engine, uint32_t table_index
     return table_index < engine->table_count ? engine->tables[table_index].row_bytes : 0;
 }
 
+uint32_t nr_table_item_bytes(const struct nr_engine *engine, uint32_t table_index)
+{
+    return table_index < engine->table_count ? engine->tables[table_index].item_bytes : 0;
+}
+
 uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table_index)
 {
     if (table_index >= engine->table_count)

@@ -198,6 +198,7 @@ struct nr_table_info {
 };
 int nr_table_info(const struct nr_engine *engine, uint32_t table, struct nr_table_info *info);
 uint32_t nr_table_row_bytes(const struct nr_engine *engine, uint32_t table); /* 0 for no such table */
+uint32_t nr_table_item_bytes(const struct nr_engine *engine, uint32_t table); /* of an item's columns; 0 for no such table */
 
 /* Rises whenever a waiting call on the table could succeed: an insert, a settled draw, an update, freed space. */
 uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table);
