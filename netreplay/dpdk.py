@@ -6,10 +6,12 @@ import importlib.util
 import subprocess
 import sys
 
+from netreplay.errors import NetreplayError
+
 INSTALL = "apt-get install libdpdk-dev, then build netreplay again (make setup, or pip install from its source)"
 
 
-class DpdkMissing(RuntimeError):
+class DpdkMissingError(NetreplayError, RuntimeError):
     """DPDK was asked for, and this netreplay has none: not built with it, or its libraries do not load."""
 
 
@@ -24,15 +26,15 @@ def version() -> str:
     Asked of a process of its own: loading DPDK brings a hundred libraries and their constructors, and cannot be undone.
 
     Raises:
-        DpdkMissing: netreplay was built without DPDK, or its libraries cannot be loaded; says what to install.
+        DpdkMissingError: netreplay was built without DPDK, or its libraries cannot be loaded; says what to install.
     """
     if not available():
-        raise DpdkMissing(f"this netreplay was built without DPDK: {INSTALL}")
+        raise DpdkMissingError(f"this netreplay was built without DPDK: {INSTALL}")
     program = "from netreplay._dpdk import ffi, lib; print(ffi.string(lib.nr_dpdk_version()).decode())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise DpdkMissing(f"netreplay._dpdk does not load: {reason}; {INSTALL}")
+        raise DpdkMissingError(f"netreplay._dpdk does not load: {reason}; {INSTALL}")
     return done.stdout.strip()
