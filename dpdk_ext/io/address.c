@@ -1,4 +1,4 @@
-#include "io/address.h"
+#include "address.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "io/packet_io.h"
+#include "packet_io.h"
 
 /* An IPv4 or IPv6 socket address. */
 union nr_address {

@@ -1,8 +1,6 @@
-#include "io/packet_io.h"
+#include "packet_io.h"
 
 #include <arpa/inet.h>
-
-_Static_assert(sizeof(struct nr_peer) == 33, "nr_peer_equal compares the whole struct, so it must have no padding");
 
 static char *append_number(char *at, uint32_t value)
 {

@@ -11,56 +11,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
-/* Largest UDP payload on any path, in bytes: a 9000 byte MTU less IPv4 and UDP headers. */
-#define NR_MAX_DATAGRAM 8972
-/* References into the slab that one datagram may carry behind its own bytes. */
-#define NR_TX_SEGMENTS 4
+#include "../protocol/datagram.h"
+#include "../protocol/wire.h"
+
 /* nr_io_wait() without an end. */
 #define NR_IO_FOREVER UINT64_MAX
 /* Room for the longest text of a peer, terminator included: "[v6 address%scope]:port". */
 #define NR_PEER_TEXT 72
 
 /*
- * Who is at the other end. Opaque above packet I/O: compare with nr_peer_equal(), print with nr_peer_format().
- * Invariant: bytes at and beyond `length` are zero. Layout, for implementations only:
- * [0] 4 or 6, [1] zero, [2..3] port (network order), [4..7] or [4..19] address, IPv6: [20..23] scope (host order).
+ * What nr_peer.bytes hold; for implementations of packet I/O only: [0] 4 or 6, [1] zero, [2..3] port (network order), [4..7] or
+ * [4..19] address, IPv6: [20..23] scope (host order). Bytes beyond `length` are zero. A length of zero is no peer.
  */
-struct nr_peer {
-    uint8_t bytes[32]; /* see above */
-    uint8_t length;    /* bytes in use; zero means "no peer": on a connected io, send to the one it is connected to */
-};
-
 #define NR_PEER_LENGTH_IP4 8
 #define NR_PEER_LENGTH_IP6 24
-
-/* nr_rx.flags: the payload is as its sender's UDP layer saw it; no CRC is needed to trust it. */
-#define NR_RX_CHECKSUM_VERIFIED 1u
-
-/* One received datagram. */
-struct nr_rx {
-    const uint8_t *data; /* payload, owned by the io, valid until its next receive_burst */
-    uint32_t length;     /* bytes at data */
-    uint32_t flags;      /* NR_RX_* */
-    struct nr_peer peer; /* who sent it */
-};
-
-/* A piece of memory that a datagram refers to instead of copying. */
-struct nr_segment {
-    const void *base; /* first byte; must stay unchanged until `sent` names the token */
-    uint32_t length;  /* bytes at base */
-    uint64_t token;   /* given back to `sent`: identifies the reference it drops */
-};
-
-/* One datagram to send: `length` own bytes, then the segments in order. */
-struct nr_tx {
-    struct nr_peer peer;                       /* whom to; ignored by a connected io */
-    const uint8_t *data;                       /* own bytes; free for reuse when send_burst returns */
-    uint16_t length;                           /* bytes at data */
-    uint16_t segments;                         /* entries used in segment[], 0 to NR_TX_SEGMENTS */
-    struct nr_segment segment[NR_TX_SEGMENTS]; /* references into the slab */
-};
 
 /* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped).
  */
@@ -114,9 +79,9 @@ static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx
 }
 
 /*
- * Sends without sleeping and returns how many of the first datagrams were accepted; the rest stays with the caller. An
- * accepted datagram may still be lost, here or further on; `sent` is called for all of its segments either way, perhaps
- * before this returns.
+ * Sends without sleeping and returns how many of the first datagrams were accepted; the rest stays with the caller. The own bytes
+ * of accepted ones may be changed as soon as this returns, their segments only after `sent` (perhaps called before this returns).
+ * An accepted datagram may still be lost, here or further on. A connected io ignores the peer.
  */
 static inline uint32_t nr_io_send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)
 {
@@ -148,12 +113,6 @@ static inline void nr_io_close(struct nr_packet_io *io)
 {
     if (io != NULL)
         io->ops->close(io);
-}
-
-/* True when both are the same peer. */
-static inline bool nr_peer_equal(const struct nr_peer *a, const struct nr_peer *b)
-{
-    return memcmp(a, b, sizeof(*a)) == 0;
 }
 
 /* Writes "10.0.0.7:7447", "[::1]:7447" or "[fe80::1%2]:7447" into text, "-" for no peer, and returns text. */

@@ -1,4 +1,4 @@
-#include "io/udp.h"
+#include "udp.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "io/address.h"
+#include "address.h"
 
 /* Bytes of UDP header, and of IP header without options. */
 #define UDP_HEADER 8
@@ -64,6 +64,23 @@ static void receive_failed(struct udp *udp, int error)
     counters->last_receive_error = -error;
 }
 
+/* Receives into the first `want` messages; how many, or -1 with errno. One alone goes the cheaper way. */
+static int receive_messages(struct udp *udp, uint32_t want)
+{
+    if (want > 1)
+        return recvmmsg(udp->fd, udp->rx_message, want, MSG_DONTWAIT, NULL);
+
+    struct mmsghdr *message = &udp->rx_message[0];
+    socklen_t *name_length = udp->connected ? NULL : &message->msg_hdr.msg_namelen;
+    ssize_t length =
+        recvfrom(udp->fd, udp->rx_buffer[0], NR_UDP_BUFFER, MSG_DONTWAIT | MSG_TRUNC, message->msg_hdr.msg_name, name_length);
+    if (length < 0)
+        return -1;
+    message->msg_len = (unsigned int)length;
+    message->msg_hdr.msg_flags = length > NR_UDP_BUFFER ? MSG_TRUNC : 0;
+    return 1;
+}
+
 /*
  * A kernel receive that asks for more than there is pays for one look too many, which a lone request would wait for. So
  * the window starts at one datagram, doubles while bursts fill it, and returns to one when nothing waits.
@@ -77,11 +94,11 @@ static uint32_t receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_
 
     if (max == 0)
         return 0;
-    count = recvmmsg(udp->fd, udp->rx_message, want, MSG_DONTWAIT, NULL);
+    count = receive_messages(udp, want);
     if (count < 0 && errno != EAGAIN) {
         /* What was reported is cleared now, and a datagram may wait behind it. */
         receive_failed(udp, errno);
-        count = recvmmsg(udp->fd, udp->rx_message, want, MSG_DONTWAIT, NULL);
+        count = receive_messages(udp, want);
         if (count < 0)
             receive_failed(udp, errno);
     }
@@ -150,6 +167,25 @@ static bool prepare_send(struct udp *udp, uint32_t i, const struct nr_tx *tx)
     return true;
 }
 
+/* Sends `count` messages from the first on; how many were sent, or -1 with errno. One alone goes the cheaper way. */
+static int send_messages(struct udp *udp, uint32_t first, uint32_t count)
+{
+    struct mmsghdr *message = &udp->tx_message[first];
+    ssize_t length;
+
+    if (count > 1)
+        return sendmmsg(udp->fd, message, count, MSG_DONTWAIT);
+    if (message->msg_hdr.msg_iovlen == 1)
+        length = sendto(udp->fd, message->msg_hdr.msg_iov->iov_base, message->msg_hdr.msg_iov->iov_len, MSG_DONTWAIT,
+                        message->msg_hdr.msg_name, message->msg_hdr.msg_namelen);
+    else
+        length = sendmsg(udp->fd, &message->msg_hdr, MSG_DONTWAIT);
+    if (length < 0)
+        return -1;
+    message->msg_len = (unsigned int)length;
+    return 1;
+}
+
 /* Sends the prepared messages [0, count); what the kernel refuses is dropped and counted. */
 static void send_prepared(struct udp *udp, uint32_t count)
 {
@@ -158,7 +194,7 @@ static void send_prepared(struct udp *udp, uint32_t count)
     uint32_t done = 0;
 
     while (done < count) {
-        int sent = sendmmsg(udp->fd, udp->tx_message + done, count - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+        int sent = send_messages(udp, done, count - done);
 
         if (sent > 0) {
             for (int i = 0; i < sent; i++)

@@ -8,7 +8,7 @@
 #ifndef NR_IO_UDP_H
 #define NR_IO_UDP_H
 
-#include "io/packet_io.h"
+#include "packet_io.h"
 
 /* Datagrams per system call. */
 #define NR_UDP_BURST 64

@@ -1,4 +1,4 @@
-#include "testing/forwarder.h"
+#include "forwarder.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "io/address.h"
+#include "../io/address.h"
 
 #define BURST 64
 #define SOCKET_BUFFER (4 << 20)

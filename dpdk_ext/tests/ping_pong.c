@@ -1,22 +1,37 @@
 /*
- * Round trips of one small datagram over kernel UDP on the loopback, with packet I/O and with bare system calls beside it.
- * usage: ping_pong [io|bare] [spin|block] CLIENT_CORE SERVER_CORE [ROUNDS [BYTES]]
+ * Round trips of one datagram over kernel UDP on the loopback between two processes: through packet I/O, and with bare system calls
+ * on the same sockets beside it, in turns, so that a busy machine hurts both alike.
+ * usage: ping_pong [BYTES [ROUND_TRIPS [TURNS]]]
  */
-#include <errno.h>
-#include <pthread.h>
+#include <fcntl.h>
 #include <sched.h>
-#include <stdatomic.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "io/udp.h"
 
-static atomic_bool stopping;
-static bool blocking, bare;
-static uint32_t bytes = 64;
+struct placement {
+    const char *name;
+    bool blocking;   /* sleep in the kernel instead of polling */
+    int server_core; /* the client's is 0 */
+};
+
+static const struct placement placements[] = {
+    {"spinning on two cores", false, 1},
+    {"blocking on one core", true, 0},
+    {"blocking on two cores", true, 1},
+};
+
+#define PLACEMENTS 3
+#define KINDS 2 /* bare, packet I/O */
+
+static uint8_t payload[NR_UDP_BUFFER];
 
 static uint64_t now_ns(void)
 {
@@ -32,56 +47,123 @@ static void pin(int core)
 
     CPU_ZERO(&set);
     CPU_SET(core, &set);
-    if (pthread_setaffinity_np(pthread_self(), sizeof(set), &set) != 0)
+    if (sched_setaffinity(0, sizeof(set), &set) != 0)
         fprintf(stderr, "cannot pin to core %d\n", core);
 }
 
-struct server {
-    struct nr_packet_io *io;
-    int core;
-};
-
-static void *serve(void *argument)
+/* Bare sockets block in recv; packet I/O's never do. */
+static int bare_socket(struct nr_packet_io *io, bool blocking)
 {
-    struct server *server = argument;
-    struct nr_rx rx[NR_UDP_BURST];
-    struct nr_tx tx[NR_UDP_BURST];
     struct nr_udp_info info;
 
-    pin(server->core);
-    nr_udp_info(server->io, &info);
-    if (bare) {
-        uint8_t buffer[NR_UDP_BUFFER];
+    nr_udp_info(io, &info);
+    if (blocking)
+        fcntl(info.fd, F_SETFL, fcntl(info.fd, F_GETFL) & ~O_NONBLOCK);
+    return info.fd;
+}
 
-        while (!atomic_load_explicit(&stopping, memory_order_relaxed)) {
-            struct sockaddr_storage from;
-            socklen_t length = sizeof(from);
-            ssize_t got = recvfrom(info.fd, buffer, sizeof(buffer), MSG_DONTWAIT, (struct sockaddr *)&from, &length);
+/* Echoes until an empty datagram comes. */
+static void serve_bare(struct nr_packet_io *io, bool blocking)
+{
+    int fd = bare_socket(io, blocking);
 
-            if (got >= 0)
-                sendto(info.fd, buffer, (size_t)got, 0, (struct sockaddr *)&from, length);
-            else if (blocking)
-                nr_io_wait(server->io, NR_IO_FOREVER);
-        }
-        return NULL;
+    for (;;) {
+        struct sockaddr_storage from;
+        socklen_t length = sizeof(from);
+        ssize_t got = recvfrom(fd, payload, sizeof(payload), 0, (struct sockaddr *)&from, &length);
+
+        if (got == 0)
+            return;
+        if (got > 0)
+            sendto(fd, payload, (size_t)got, 0, (struct sockaddr *)&from, length);
     }
-    while (!atomic_load_explicit(&stopping, memory_order_relaxed)) {
-        uint32_t count = nr_io_receive_burst(server->io, rx, NR_UDP_BURST);
+}
+
+static void serve_io(struct nr_packet_io *io, bool blocking)
+{
+    struct nr_rx rx[NR_UDP_BURST];
+    struct nr_tx tx[NR_UDP_BURST];
+
+    for (;;) {
+        uint32_t count = nr_io_receive_burst(io, rx, NR_UDP_BURST);
 
         if (count == 0) {
             if (blocking)
-                nr_io_wait(server->io, NR_IO_FOREVER);
+                nr_io_wait(io, NR_IO_FOREVER);
             continue;
         }
         for (uint32_t i = 0; i < count; i++) {
+            if (rx[i].length == 0)
+                return;
             tx[i].peer = rx[i].peer;
             tx[i].data = rx[i].data;
             tx[i].length = (uint16_t)rx[i].length;
             tx[i].segments = 0;
         }
-        nr_io_send_burst(server->io, tx, count);
+        nr_io_send_burst(io, tx, count);
     }
-    return NULL;
+}
+
+static void ask_bare(struct nr_packet_io *io, bool blocking, uint16_t bytes, uint32_t rounds, uint64_t *samples)
+{
+    int fd = bare_socket(io, blocking);
+
+    for (uint32_t i = 0; i < rounds; i++) {
+        uint64_t start = now_ns();
+
+        send(fd, payload, bytes, 0);
+        while (recv(fd, payload, sizeof(payload), 0) < 0)
+            ;
+        samples[i] = now_ns() - start;
+    }
+}
+
+static void ask_io(struct nr_packet_io *io, bool blocking, uint16_t bytes, uint32_t rounds, uint64_t *samples)
+{
+    struct nr_tx tx = {.data = payload, .length = bytes};
+    struct nr_rx rx[NR_UDP_BURST];
+
+    for (uint32_t i = 0; i < rounds; i++) {
+        uint64_t start = now_ns();
+
+        nr_io_send_burst(io, &tx, 1);
+        do {
+            if (blocking)
+                nr_io_wait(io, NR_IO_FOREVER);
+        } while (nr_io_receive_burst(io, rx, NR_UDP_BURST) == 0);
+        samples[i] = now_ns() - start;
+    }
+}
+
+static void one_turn(bool with_io, const struct placement *placement, uint16_t bytes, uint32_t rounds, uint64_t *samples)
+{
+    struct nr_udp_info info;
+    int error = 0;
+    struct nr_packet_io *server = nr_udp_listen(&(struct nr_udp_config){.host = "127.0.0.1"}, &error);
+
+    if (server == NULL) {
+        fprintf(stderr, "cannot listen: %s\n", strerror(-error));
+        exit(1);
+    }
+    nr_udp_info(server, &info);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60); /* should the parent die */
+        pin(placement->server_core);
+        (with_io ? serve_io : serve_bare)(server, placement->blocking);
+        _exit(0);
+    }
+    nr_io_close(server);
+    struct nr_packet_io *client =
+        nr_udp_connect(&(struct nr_udp_config){.host = "127.0.0.1", .port = nr_peer_port(&info.local)}, &error);
+    if (child < 0 || client == NULL) {
+        fprintf(stderr, "cannot start\n");
+        exit(1);
+    }
+    (with_io ? ask_io : ask_bare)(client, placement->blocking, bytes, rounds, samples);
+    nr_io_send_burst(client, &(struct nr_tx){.data = payload}, 1);
+    waitpid(child, NULL, 0);
+    nr_io_close(client);
 }
 
 static int compare(const void *a, const void *b)
@@ -93,69 +175,39 @@ static int compare(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    int error;
+    uint16_t bytes = (uint16_t)(argc > 1 ? atoi(argv[1]) : 64);
+    uint32_t rounds = (uint32_t)(argc > 2 ? atoi(argv[2]) : 10000);
+    uint32_t turns = (uint32_t)(argc > 3 ? atoi(argv[3]) : 5);
+    uint64_t *samples[PLACEMENTS][KINDS];
 
-    if (argc < 5) {
-        fprintf(stderr, "usage: ping_pong io|bare spin|block CLIENT_CORE SERVER_CORE [ROUNDS [BYTES]]\n");
+    if (bytes == 0 || bytes > NR_MAX_DATAGRAM || rounds == 0 || turns == 0) {
+        fprintf(stderr, "usage: ping_pong [BYTES [ROUND_TRIPS [TURNS]]]\n");
         return 2;
     }
-    bare = strcmp(argv[1], "bare") == 0;
-    blocking = strcmp(argv[2], "block") == 0;
-    uint32_t rounds = argc > 5 ? (uint32_t)atoi(argv[5]) : 100000;
-    if (argc > 6)
-        bytes = (uint32_t)atoi(argv[6]);
-
-    struct nr_packet_io *server_io = nr_udp_listen(&(struct nr_udp_config){.host = "127.0.0.1"}, &error);
-    if (server_io == NULL)
-        return 1;
-    struct nr_udp_info info;
-    nr_udp_info(server_io, &info);
-    struct nr_packet_io *client =
-        nr_udp_connect(&(struct nr_udp_config){.host = "127.0.0.1", .port = nr_peer_port(&info.local)}, &error);
-    if (client == NULL)
-        return 1;
-    nr_udp_info(client, &info);
-
-    struct server server = {.io = server_io, .core = atoi(argv[4])};
-    pthread_t thread;
-    pthread_create(&thread, NULL, serve, &server);
-    pin(atoi(argv[3]));
-
-    uint64_t *samples = calloc(rounds, sizeof(*samples));
-    static uint8_t payload[NR_UDP_BUFFER];
-    struct nr_rx rx[NR_UDP_BURST];
-    struct nr_tx tx = {.data = payload, .length = (uint16_t)bytes};
-    uint64_t begin = now_ns();
-    for (uint32_t i = 0; i < rounds; i++) {
-        uint64_t start = now_ns();
-
-        if (bare) {
-            send(info.fd, payload, bytes, 0);
-            while (recv(info.fd, payload, sizeof(payload), MSG_DONTWAIT) < 0) {
-                if (blocking)
-                    nr_io_wait(client, NR_IO_FOREVER);
-            }
-        } else {
-            nr_io_send_burst(client, &tx, 1);
-            if (blocking)
-                nr_io_wait(client, NR_IO_FOREVER);
-            while (nr_io_receive_burst(client, rx, NR_UDP_BURST) == 0) {
-                if (blocking)
-                    nr_io_wait(client, NR_IO_FOREVER);
-            }
-        }
-        samples[i] = now_ns() - start;
+    alarm(300);
+    pin(0);
+    for (int p = 0; p < PLACEMENTS; p++) {
+        for (int kind = 0; kind < KINDS; kind++)
+            samples[p][kind] = calloc((size_t)rounds * turns, sizeof(uint64_t));
     }
-    uint64_t end = now_ns();
-    atomic_store(&stopping, true);
-    nr_io_wake(server_io);
-    pthread_join(thread, NULL);
-    qsort(samples, rounds, sizeof(*samples), compare);
-    printf("%s %s cores %s,%s %u B: p50 %.2f  p90 %.2f  p99 %.2f  mean %.2f us\n", argv[1], argv[2], argv[3], argv[4], bytes,
-           (double)samples[rounds / 2] / 1e3, (double)samples[rounds / 10 * 9] / 1e3, (double)samples[rounds / 100 * 99] / 1e3,
-           (double)(end - begin) / rounds / 1e3);
-    free(samples);
-    nr_io_close(client);
-    nr_io_close(server_io);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int p = 0; p < PLACEMENTS; p++) {
+            for (int kind = 0; kind < KINDS; kind++)
+                one_turn(kind == 1, &placements[p], bytes, rounds, samples[p][kind] + (size_t)turn * rounds);
+        }
+    }
+    printf("round trip of %u bytes, microseconds    %8s %8s %8s %8s\n", bytes, "p1", "p10", "p50", "p99");
+    for (int p = 0; p < PLACEMENTS; p++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            uint64_t *s = samples[p][kind];
+            size_t count = (size_t)rounds * turns;
+
+            qsort(s, count, sizeof(*s), compare);
+            printf("%-24s %-14s %8.2f %8.2f %8.2f %8.2f\n", placements[p].name, kind == 1 ? "packet I/O" : "bare",
+                   (double)s[count / 100] / 1e3, (double)s[count / 10] / 1e3, (double)s[count / 2] / 1e3,
+                   (double)s[count / 100 * 99] / 1e3);
+            free(s);
+        }
+    }
     return 0;
 }

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
 #include "io/udp.h"
 #include "testing/forwarder.h"
-#include "tests/check.h"
 
 #define SECOND 1000000000ull
 
@@ -424,6 +424,19 @@ static void test_clients_are_replaced(void)
     CHECK_EQUAL(receive_number(s.server, NULL, 5 * SECOND), 21);
     CHECK_EQUAL(nr_forwarder_clients(s.forwarder), 5);
     CHECK_EQUAL(settled(&s, NR_FORWARDER_TO_SERVER, 8).overflowed, 2);
+    /* Nor does what was delayed for one leave under the name of the client in its place. */
+    nr_forwarder_set(s.forwarder, NR_FORWARDER_TO_SERVER, &(struct nr_forwarder_faults){.delay_ns = 400000000});
+    send_number(s.client, NULL, 30);
+    end = now_ns() + 5 * SECOND;
+    while (counters_of(&s, NR_FORWARDER_TO_SERVER).received < 9)
+        CHECK(now_ns() < end);
+    nr_forwarder_set(s.forwarder, NR_FORWARDER_TO_SERVER, &(struct nr_forwarder_faults){0});
+    for (uint32_t i = 1; i < 3; i++) {
+        send_number(more[i], NULL, 30 + i);
+        CHECK_EQUAL(receive_number(s.server, NULL, 5 * SECOND), 30 + i);
+    }
+    CHECK_EQUAL(settled(&s, NR_FORWARDER_TO_SERVER, 11).overflowed, 3);
+    CHECK_EQUAL(receive_number(s.server, NULL, 0), UINT32_MAX);
     for (uint32_t i = 0; i < 3; i++)
         nr_io_close(more[i]);
     tear_down(&s);

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "io/udp.h"
-#include "tests/check.h"
 
 #define SECOND 1000000000u
 
@@ -271,6 +271,13 @@ static void test_max_payload(const char *host)
     CHECK_EQUAL(rx[0].length, 5);
     CHECK_EQUAL(server->counters.receive_truncated, 1);
     CHECK_EQUAL(server->counters.received, 2);
+
+    /* Also when it comes alone, after an empty poll. */
+    CHECK_EQUAL(nr_io_receive_burst(server, rx, 4), 0);
+    nr_io_send_burst(client, pair, 1);
+    CHECK(nr_io_wait(server, 5ull * SECOND) & NR_IO_READABLE);
+    CHECK_EQUAL(nr_io_receive_burst(server, rx, 4), 0);
+    CHECK_EQUAL(server->counters.receive_truncated, 2);
 
     /* Longer than UDP can carry: refused, counted, its references dropped, the rest of the burst sent. */
     struct nr_tx too_long[3] = {
