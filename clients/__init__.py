@@ -1,1 +1,1 @@
-"""What actors and learners use to speak to a replay memory."""
+"""What actors and learners use to speak to a replay memory; `netreplay.connect` is the way in."""

@@ -1,0 +1,463 @@
+"""Actors: streams of steps into a store, one per environment; the tables' windows make the items.
+
+Source: docs/semantics.md 2 (steps, streams, items, edges) and 6 (waiting).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netreplay._binding import SLICE, check, ffi, lib, wait_slices
+from netreplay.clients.handle import Handle
+from netreplay.clients.losses import announce
+from netreplay.clients.priorities import Priority, staged_priorities
+from netreplay.clients.staging import Stage
+from netreplay.errors import (
+    BadCountError,
+    Closed,
+    ColumnError,
+    ItemsRefused,
+    NoStoreError,
+    Refusal,
+    Status,
+    Timeout,
+    error_for,
+    reason_of,
+)
+from netreplay.layout import ITEM_COLUMNS
+
+CLOSE_SECONDS = 0.8
+"""how long close() waits for acknowledgements"""
+_AUTORESET = {None: "NONE", "next_step": "NEXT_STEP", "same_step": "SAME_STEP"}
+_NO_KEY = -1
+
+
+class ActorCounters(NamedTuple):
+    """What an actor has done so far."""
+
+    steps: int
+    """steps staged and committed, observation-only ones included"""
+    items: int
+    """items formed, over all tables"""
+    acknowledged: int
+    """items that the server stored"""
+    refused: int
+    """items that the server refused"""
+    episodes: int
+    """episodes ended"""
+    truncated_dropped: int
+    """anchors that made no item: truncated with n below the stack"""
+    lost: int
+    """acknowledged items that a restarted server no longer has"""
+    reconnects: int
+    """sessions beyond the first"""
+    streams_replaced: int
+    """streams that the server had given up, taken up under new ids"""
+
+
+class Actor:
+    """Made by `replay.actor(...)`. One thread at a time; close() from any."""
+
+    def __init__(
+        self, handle: Handle, store: str, *, num_envs: int = 1, autoreset: str | None = None, timeout: float | None = None
+    ) -> None:
+        self._ptr: Any = None
+        self._handle = handle
+        plan = handle.plan
+        if store not in plan.store_index:
+            known = ", ".join(plan.store_index)
+            raise NoStoreError(f"store {store!r}: the server has no such store; it has: {known}", value=store)
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or not 1 <= num_envs <= 2**20:
+            raise BadCountError(f"num_envs: {num_envs!r} is not a whole number of at least 1", value=num_envs)
+        if autoreset not in _AUTORESET:
+            raise ColumnError(
+                f"autoreset: {autoreset!r} is not one of None, 'next_step', 'same_step'", column="autoreset", value=autoreset
+            )
+        if num_envs > 1 and autoreset is None:
+            raise ColumnError(
+                f"autoreset: {num_envs} environments need 'next_step' (Gymnasium's default: the row after a done row is the "
+                "new episode's first) or 'same_step' (final observations come as final=)",
+                column="autoreset",
+                value=None,
+            )
+        self.store = store
+        self.num_envs = num_envs
+        self.autoreset = autoreset
+        self.timeout = handle.timeout if timeout is None else timeout
+        self._stage = Stage(store, plan.steps[store], num_envs)
+        self._tables = [name for name, table in plan.spec.tables.items() if table.store == store]
+        self._writers = self._stage.writers
+        self._columns = len(self._writers)
+        self._rows = self._stage.rows
+        self._what = ffi.new("uint32_t[4]")
+        self._operation = ffi.new("struct nr_operation **")
+        self._first_wait = max(0, min(SLICE, int(self.timeout * 1e9) if self.timeout < 1 else SLICE))
+        self._end_mask = ffi.new("uint8_t[]", [1] * num_envs)
+        self._lock = threading.RLock()
+        self._staged = False
+        self._closing = False
+        self._formed = 0  # items since the last flush
+        self._bad: dict[int, float] = {}  # their bad priorities, by index
+        self._same_step = autoreset == "same_step"
+        self._done = False
+        handle.retain()
+        try:
+            self._ptr = self._open()
+        except BaseException:
+            handle.release()
+            raise
+        handle.actors.add(self)
+
+    def _open(self) -> Any:
+        plan, layout = self._handle.plan, self._stage.layout
+        columns = [*layout.observation, *layout.action]
+        offsets = ffi.new("uint32_t[]", [c.offset for c in columns])
+        sizes = ffi.new("uint32_t[]", [c.bytes for c in columns])
+        formers = ffi.new("struct nr_former_config[]", max(1, len(self._tables)))
+        item = {name: offset for name, _, offset in ITEM_COLUMNS}
+        for former, name in zip(formers, self._tables, strict=False):
+            window = plan.spec.tables[name].window
+            former.table, former.stack, former.n, former.gamma = plan.table_index[name], window.stack, window.n, window.gamma
+            former.reward_offset, former.discount_offset = item["reward"], item["discount"]
+            former.length_offset, former.version_offset = item["length"], item["version"]
+        config = ffi.new("struct nr_actor_config *")
+        config.store, config.streams = plan.store_index[self.store], self.num_envs
+        config.autoreset = getattr(lib, f"NR_AUTORESET_{_AUTORESET[self.autoreset]}")
+        config.column_count, config.observation_columns = len(columns), len(layout.observation)
+        config.former_count, config.formers = len(self._tables), formers
+        config.column_offset, config.column_bytes = offsets, sizes
+        for name in ("reward", "terminated", "truncated"):
+            setattr(config, f"{name}_offset", layout.column(name).offset)
+        status = ffi.new("int *")
+        actor = lib.nr_actor_open(self._handle.ptr, config, status)
+        if actor == ffi.NULL:
+            self._handle.fail(status[0] or lib.NR_NO_MEMORY, f"actor of store {self.store!r}")
+        if self._handle.version:
+            lib.nr_actor_version(actor, self._handle.version)
+        return actor
+
+    # ---- adding ----
+
+    def append(
+        self,
+        *,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        priority: Priority = None,
+        final: Any = None,
+        final_mask: Any = None,
+        **columns: Any,
+    ) -> None:
+        """Adds one step to every stream: an observation, the action taken in it, and that action's result.
+
+        One environment: each column [*shape], reward a number. N environments: each column [N, *shape], reward [N]. The
+        reward is float32; terminated and truncated are bools. A value that does not fit its column, a missing or unknown
+        column is a ColumnError, and then no row of the call is taken.
+
+        `priority` is that of the items that this call completes: None (the largest in the table), a number, an array [N], a
+        callable given the items' fields (dict of arrays, with "row" the environment of each) that returns one each, or a dict
+        of these by table. `final` and `final_mask` [N] are SAME_STEP's final observations: an array [N, *shape] or a list with
+        None where there is none; a dict of these by column where there are several.
+
+        Returns as soon as the client holds the rows; waits for credits only, at most `timeout` seconds (Timeout).
+        """
+        if self._ptr is None or self._staged:
+            self._refuse()
+        with self._lock:
+            if len(columns) != self._columns:
+                self._name_columns(columns, self._writers)
+            try:
+                for name, write in self._writers:
+                    write(columns[name])
+            except KeyError:
+                self._name_columns(columns, self._writers)
+                raise
+            stage = self._stage
+            stage.reward(reward)
+            stage.terminated(terminated)
+            stage.truncated(truncated)
+            if self._same_step or final is not None:
+                self._take_final(final, final_mask)
+            if priority is None:
+                status = lib.nr_binding_append(self._ptr, self._rows, ffi.NULL, self._first_wait, self._what)
+                if status:
+                    self._continue(status, ffi.NULL)
+                else:
+                    self._formed += self._what[0]
+            else:
+                self._append_with(priority, ffi.NULL)
+
+    def end(self, *, priority: Priority = None, **observation: Any) -> None:
+        """Ends the episode of a single environment with its final observation, after the row that was done."""
+        if self._ptr is None or self._staged:
+            self._refuse()
+        if self.num_envs > 1:
+            raise BadCountError(
+                f"end() is for one environment; with {self.num_envs} the autoreset mode {self.autoreset!r} says how "
+                "episodes end"
+            )
+        with self._lock:
+            writers = self._stage.observation_writers
+            if len(observation) != len(writers) or any(name not in observation for name, _ in writers):
+                self._name_columns(observation, writers)
+            for name, write in writers:
+                write(observation[name])
+            self._stage.clear_results()
+            self._stage.clear_final()
+            self._append_with(priority, self._end_mask)
+
+    def _take_final(self, final: Any, mask: Any) -> None:
+        if final is None:
+            self._stage.clear_final()
+        elif not self._same_step or self.num_envs == 1:
+            raise ColumnError(
+                "final: is for several environments with autoreset='same_step'; one environment ends with end()",
+                column="final",
+                value=final,
+            )
+        else:
+            self._stage.write_final(final, mask)
+
+    def _name_columns(self, given: dict[str, Any], writers: list[tuple[str, Any]]) -> None:
+        """Raises for the first column that is missing or unknown."""
+        wanted = [name for name, _ in writers]
+        for name in wanted:
+            if name not in given:
+                raise ColumnError(
+                    f"store {self.store!r}, column {name!r}: is missing; wanted are: {', '.join(wanted)}",
+                    store=self.store,
+                    column=name,
+                )
+        for name, value in given.items():
+            if name not in wanted:
+                raise ColumnError(
+                    f"store {self.store!r}, column {name!r}: is no column here; wanted are: {', '.join(wanted)}",
+                    store=self.store,
+                    column=name,
+                    value=value,
+                )
+
+    def _wait_stage(self, status: int, end_mask: Any, stage: Any) -> int:
+        """Repeats a stage that found no credits."""
+        if status != Status.PENDING:
+            return status
+        return wait_slices(
+            lambda wait_ns: lib.NR_CLOSED if self._closing else stage(self._ptr, self._rows, end_mask, wait_ns),
+            self.timeout,
+            self._explain_append,
+        )
+
+    def _explain_append(self, seconds: float) -> Timeout:
+        blocked = ffi.new("struct nr_blocked *")
+        lib.nr_replay_blocked(self._handle.ptr, blocked)
+        return self._handle.explain(f"append to store {self.store!r}", blocked, seconds)
+
+    def _continue(self, status: int, end_mask: Any) -> None:
+        """The rarer ends of an append: it had to wait, something was lost, a row was refused."""
+        if status == Status.PENDING:
+            status = self._wait_stage(
+                status, end_mask, lambda p, rows, mask, wait: lib.nr_binding_append(p, rows, mask, wait, self._what)
+            )
+        if status not in (Status.OK, lib.NR_BINDING_LOSS):
+            self._fail(status)
+        self._formed += self._what[0]
+        if status == lib.NR_BINDING_LOSS:
+            announce(self._handle, stacklevel=4)
+
+    def _append_with(self, priority: Priority, end_mask: Any) -> None:
+        what = self._what
+
+        def stage(p: Any, rows: Any, mask: Any, wait: int) -> int:
+            return int(lib.nr_actor_stage(p, rows, mask, wait, what, what + 1))
+
+        status = self._wait_stage(stage(self._ptr, self._rows, end_mask, self._first_wait), end_mask, stage)
+        if status:
+            self._fail(status)
+        items = int(what[0])
+        pointer = ffi.NULL
+        self._staged = True
+        try:
+            if priority is not None and items:
+                values = staged_priorities(self._ptr, self._handle.plan, items, self.num_envs, priority)
+                for index in np.flatnonzero(~(np.isfinite(values) & (values >= 0))):
+                    self._bad[self._formed + int(index)] = float(values[index])
+                pointer = ffi.from_buffer("double[]", values)
+        except BaseException:
+            lib.nr_actor_rollback(self._ptr)
+            raise
+        finally:
+            self._staged = False
+        status = lib.nr_actor_commit(self._ptr, pointer)
+        if status:
+            lib.nr_actor_rollback(self._ptr)
+            self._fail(status)
+        self._formed += items
+
+    def _fail(self, status: int) -> None:
+        what = f"append to store {self.store!r}"
+        if status == Status.BAD_COUNT:
+            row = int(self._what[1])
+            why = {
+                None: "a row after a done row must be end(...), and end(...) only follows a done row",
+                "next_step": "the row contradicts autoreset='next_step'",
+                "same_step": "a done row needs a final observation (final=), and only a done row may have one",
+            }[self.autoreset]
+            raise BadCountError(f"{what}, row {row}: {why}", row=row)
+        self._handle.fail(status, what)
+
+    # ---- acknowledgements ----
+
+    def flush(self, timeout: float | None = None) -> NDArray[np.int64]:
+        """Waits until every item formed so far is stored or refused; their keys in the order formed, int64 [items].
+
+        The order is that of calls, in a call that of rows, then anchors, then tables. Covers what was formed since the last
+        flush. ItemsRefused when the server refused some: it names them and holds all keys. Timeout says why it waits.
+        """
+        if self._ptr is None or self._staged:
+            self._refuse()
+        with self._lock:
+            self._flush(self.timeout if timeout is None else timeout)
+            return self._take_keys()
+
+    def _flush(self, timeout: float) -> None:
+        operation = self._operation
+        operation[0] = ffi.NULL
+
+        def step(wait_ns: int) -> int:
+            if self._closing:
+                return int(lib.NR_CLOSED)
+            if not operation[0]:
+                return int(lib.nr_actor_flush(self._ptr, wait_ns, operation))
+            status = int(lib.nr_operation_wait(operation[0], wait_ns))
+            if status != Status.PENDING:
+                operation[0] = ffi.NULL
+            return status
+
+        def give_up() -> None:
+            if operation[0]:
+                lib.nr_operation_cancel(operation[0])
+                operation[0] = ffi.NULL
+
+        def explain(seconds: float) -> Timeout:
+            blocked = ffi.new("struct nr_blocked *")
+            if operation[0]:
+                lib.nr_operation_blocked(operation[0], blocked)
+            else:
+                lib.nr_replay_blocked(self._handle.ptr, blocked)
+            return self._handle.explain(f"flush of store {self.store!r}", blocked, seconds)
+
+        try:
+            status = wait_slices(step, timeout, explain, give_up)
+        finally:
+            announce(self._handle, stacklevel=4)
+        if status:
+            give_up()
+            self._handle.fail(status, f"flush of store {self.store!r}")
+
+    def _take_keys(self) -> NDArray[np.int64]:
+        keys = np.empty(self._formed, np.int64)
+        statuses = np.empty(self._formed, np.int32)
+        if self._formed:
+            taken = lib.nr_actor_keys(
+                self._ptr, self._formed, ffi.from_buffer("uint64_t[]", keys), ffi.from_buffer("int32_t[]", statuses)
+            )
+            keys, statuses = keys[:taken], statuses[:taken]
+        bad, self._bad, self._formed = self._bad, {}, 0
+        failed = np.flatnonzero((statuses != Status.OK) & (statuses != Status.DUPLICATE))
+        if failed.size:
+            refused = [
+                Refusal(int(i), bad.get(int(i)), reason_of(int(statuses[i])), Status(int(statuses[i]))) for i in failed
+            ]
+            shown = "; ".join(
+                f"item {r.index}: {r.reason}" + ("" if r.value is None else f": {r.value!r}") for r in refused[:5]
+            )
+            more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+            raise ItemsRefused(
+                f"store {self.store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}", keys=keys, refused=refused
+            )
+        return keys
+
+    def counters(self) -> ActorCounters:
+        """What this actor has done so far."""
+        if self._ptr is None:
+            self._refuse()
+        with self._lock:
+            counters = ffi.new("struct nr_actor_counters *")
+            lib.nr_actor_counters(self._ptr, counters)
+            return ActorCounters(*(int(getattr(counters, name)) for name in ActorCounters._fields))
+
+    def set_version(self, version: int) -> None:
+        """The `version` of items formed from now on; `parameters.fetch` calls it."""
+        with self._lock:
+            if self._ptr is not None:
+                lib.nr_actor_version(self._ptr, version)
+
+    # ---- ending ----
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Waits at most `timeout` seconds for acknowledgements, then ends the streams; from any thread, more than once.
+
+        Raises, when all is closed, what flush() would: Timeout when something may not have been stored, ItemsRefused.
+        """
+        if self._ptr is None:
+            return
+        begin = time.monotonic()
+        if not self._lock.acquire(timeout=max(0.0, timeout)):
+            self._closing = True  # whoever is inside returns within a slice
+            self._lock.acquire()
+        try:
+            if self._ptr is None:
+                return
+            try:
+                if self._formed and not self._closing and self._handle.dead is None:
+                    self._flush(max(0.05, timeout - (time.monotonic() - begin)))
+                    self._take_keys()
+            finally:
+                self._free()
+        finally:
+            self._lock.release()
+
+    def _free(self) -> None:
+        ptr, self._ptr = self._ptr, None
+        if ptr is not None:
+            lib.nr_actor_close(ptr)
+            self._handle.actors.discard(self)
+            self._handle.release()
+
+    def _forked(self) -> None:
+        """In a forked child: nothing of the parent's is touched again."""
+        self._ptr = None
+        self._lock = threading.RLock()
+
+    def _refuse(self) -> None:
+        if self._staged:
+            raise BadCountError("an actor cannot be used from within its own priority callable")
+        if self._handle.dead is not None:
+            self._handle.refuse()
+        raise Closed(f"the actor of store {self.store!r} is closed")
+
+    def __enter__(self) -> Actor:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+
+    def __del__(self) -> None:
+        if getattr(self, "_ptr", None) is not None:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self._free()
+
+    def __repr__(self) -> str:
+        state = "closed " if self._ptr is None else ""
+        return f"<{state}actor of {self.store!r}, {self.num_envs} environments, {self._handle.address}>"

@@ -1,0 +1,133 @@
+"""A sampled batch: views of one buffer, as numpy arrays or torch tensors over the same memory.
+
+Source: docs/semantics.md 2 (views), 4 (weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netreplay.dtypes import as_tensor
+from netreplay.layout import RowLayout
+
+Normalize = Literal["batch", "table"] | None
+_HEAD = np.dtype([(name, "<u8") for name in ("number", "size", "total", "max_leaf", "min_leaf")])
+
+
+class Draws(NamedTuple):
+    """The table at the moment of each draw that the batch is made of; the last draw may be the shorter one."""
+
+    heads: bytes
+    """struct nr_draw_head, one after the other"""
+    part: int
+    """rows of each draw but the last"""
+    prioritized: bool
+    """whether leaves mean anything: a uniform table's weights are all 1"""
+
+    def table(self) -> NDArray[Any]:
+        """The heads as records: number, size (items), total, max_leaf, min_leaf (units of 2^-24)."""
+        return np.frombuffer(self.heads, _HEAD)
+
+
+class Batch:
+    """`batch["obs"]` and the other `fields`; `keys`, `probabilities`, `weights(beta)`.
+
+    With one observation column the fields are obs and next_obs, else obs.NAME and next_obs.NAME; with one action column
+    action, else action.NAME; reward float32, discount float32, length int32, version uint64, each [B]. A stack above 1 stands
+    first: obs is [B, stack, *shape]. Arrays are strided views that keep the buffer; it is reused when the last of them is gone.
+    """
+
+    __slots__ = ("_as_torch", "_draws", "_layout", "_rows", "_seen", "keys", "probabilities")
+
+    keys: Any
+    """int64 [B], for update_priorities; a copy"""
+    probabilities: Any
+    """float64 [B]: of each draw, that of the integer leaf; a copy"""
+
+    def __init__(self, rows: NDArray[Any], layout: RowLayout, draws: Draws, as_torch: bool = False) -> None:
+        self._rows, self._layout, self._draws, self._as_torch = rows, layout, draws, as_torch
+        self._seen: dict[str, Any] = {}
+        keys, probabilities = rows["key"].copy(), rows["probability"].copy()
+        self.keys = as_tensor(keys, False) if as_torch else keys
+        self.probabilities = as_tensor(probabilities, False) if as_torch else probabilities
+
+    def __getitem__(self, field: str) -> Any:
+        try:
+            return self._seen[field]
+        except KeyError:
+            return self._see(field)
+
+    def _see(self, field: str) -> Any:
+        if field not in self._layout.types:
+            known = ", ".join(self.fields)
+            raise KeyError(f"batch has no field {field!r}; it has: {known}")
+        array = self._rows[field]
+        value = as_tensor(array, self._layout.types[field].bits) if self._as_torch else array
+        self._seen[field] = value
+        return value
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names that `batch[name]` takes."""
+        return tuple(f.name for f in self._layout.fields if f.name not in ("key", "probability"))
+
+    def __contains__(self, field: object) -> bool:
+        return field in self.fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        """B, items."""
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<batch of {len(self)}: {', '.join(self.fields)}>"
+
+    @property
+    def draws(self) -> NDArray[Any]:
+        """The table at each draw, records of number, size, total, max_leaf, min_leaf."""
+        return self._draws.table()
+
+    def torch(self) -> Batch:
+        """The same batch with tensors that share its memory."""
+        return self if self._as_torch else Batch(self._rows, self._layout, self._draws, True)
+
+    def numpy(self) -> Batch:
+        """The same batch with arrays."""
+        return Batch(self._rows, self._layout, self._draws, False) if self._as_torch else self
+
+    def weights(self, beta: float, normalize: Normalize = "batch") -> Any:
+        """Importance weights ((1/N) / P)^beta, float32 [B]; N is the number of items at the draw.
+
+        "batch" divides by the largest of the batch, "table" by the largest that any item of the table could have, None by
+        nothing. beta 0 gives ones.
+        """
+        if normalize not in ("batch", "table", None):
+            raise ValueError(f"normalize: {normalize!r} is not 'batch', 'table' or None")
+        if not 0.0 <= beta <= 16.0:
+            raise ValueError(f"beta: {beta!r} is not between 0 and 16")
+        weights = self._raw_weights(float(beta), normalize)
+        return as_tensor(weights, False) if self._as_torch else weights
+
+    def _raw_weights(self, beta: float, normalize: Normalize) -> NDArray[np.float32]:
+        count = len(self)
+        if beta == 0.0 or not self._draws.prioritized or count == 0:
+            return np.ones(count, np.float32)
+        probabilities = self._rows["probability"]
+        heads = self._draws.table()
+        if len(heads) == 1:
+            size: Any = float(heads["size"][0])
+        else:
+            size = heads["size"].astype(np.float64).repeat(self._draws.part)[:count]
+        weights: NDArray[np.float64] = (size * probabilities) ** -beta
+        if normalize == "batch":
+            weights /= weights.max()
+        elif normalize == "table":
+            least = heads["size"] * (heads["min_leaf"] / heads["total"].astype(np.float64))
+            weights /= float((least**-beta).max())
+        return weights.astype(np.float32)

@@ -1,0 +1,110 @@
+"""connect(): from an address to a Replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from netreplay import address as addresses
+from netreplay._binding import check, ffi, lib, wait_slices
+from netreplay._engine import create, plan
+from netreplay.address import Address
+from netreplay.clients.handle import Handle
+from netreplay.clients.replay import Replay
+from netreplay.errors import BadAddressError, BadConfigError, NotYetError, RefusedError, SpecError, Timeout
+from netreplay.spec import Spec
+from netreplay.spec_json import compare_specs
+
+_POLLS = {"adaptive": "NR_POLL_ADAPTIVE", "busy": "NR_POLL_BUSY"}
+
+
+def connect(
+    url: str,
+    *,
+    key: str | bytes | None = None,
+    auth: str | None = None,
+    spec: Spec | None = None,
+    timeout: float = 10.0,
+    poll: str = "adaptive",
+) -> Replay:
+    """Opens a replay memory.
+
+    `url` is "udp://host:port" (port 7447 unless said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys
+    are there, udp:// wants auth="off" written out, as in the server's config. A spec= given for udp:// is compared with
+    the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting and the default of the
+    calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
+    """
+    address = addresses.parse(url)
+    if spec is not None and not isinstance(spec, Spec):
+        raise SpecError(f"spec: {type(spec).__name__} is not a Spec; Spec.from_toml reads one", path="spec", value=spec)
+    if poll not in _POLLS:
+        raise BadConfigError(f"poll: {poll!r} is not one of {', '.join(_POLLS)}", value=poll)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise BadConfigError(f"timeout: {timeout!r} is not a number of seconds >= 0", value=timeout)
+    if key is not None:
+        raise NotYetError("key: authentication is not there yet; leave key= out and write auth='off' on both sides")
+    if auth not in (None, "off"):
+        raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
+    if address.scheme == "local":
+        return _local(address, url, spec, float(timeout))
+    if auth is None:
+        raise RefusedError(
+            "auth: udp:// without a key must be chosen: pass auth='off' (for a closed network), as in the server's config"
+        )
+    return _udp(address, url, spec, float(timeout), poll)
+
+
+def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
+    """What unpickling a Replay does."""
+    return connect(url, **arguments)
+
+
+def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Replay:
+    if spec is None:
+        if not address.path:
+            raise BadAddressError("address 'local:': names no TOML file; write local:file.toml, or pass spec=", value=url)
+        spec = Spec.from_toml(Path(address.path))
+    elif address.path:
+        raise BadAddressError(f"address {url!r}: names a TOML file, and spec= is given too; one of them is wanted", value=url)
+    planned = plan(spec)
+    engine, _ = create(planned)
+    status = ffi.new("int *")
+    text = planned.spec.to_json().encode()
+    ptr = lib.nr_replay_local(engine, planned.config, ffi.new("char[]", text), status)
+    if ptr == ffi.NULL:
+        lib.nr_engine_destroy(engine)
+        check(status[0] or lib.NR_NO_MEMORY, url)
+    handle = Handle(ptr, address, timeout)
+    handle.plan = planned
+    return Replay(handle, url, {"spec": spec, "timeout": timeout})
+
+
+def _udp(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:
+    options = ffi.new("struct nr_connect_options *")
+    options.poll = getattr(lib, _POLLS[poll])
+    status = ffi.new("int *")
+    ptr = lib.nr_replay_udp(ffi.new("char[]", address.host.encode()), address.port, options, status)
+    if ptr == ffi.NULL:
+        check(status[0] or lib.NR_SYSTEM, f"{url}: cannot be reached from here")
+    handle = Handle(ptr, address, timeout)
+    try:
+
+        def explain(seconds: float) -> Timeout:
+            blocked = ffi.new("struct nr_blocked *")
+            lib.nr_replay_blocked(ptr, blocked)
+            return handle.explain("connect", blocked, seconds)
+
+        final = wait_slices(lambda wait_ns: lib.nr_replay_ready(ptr, wait_ns), timeout, explain)
+        handle.fail(final, f"connect to {url}")
+        theirs = Spec.from_json(ffi.string(lib.nr_replay_spec(ptr)).decode("utf-8", "replace"))
+        difference = None if spec is None else compare_specs(spec, theirs)
+        if difference is not None:
+            raise SpecError(f"spec: differs from that of {url} (yours, the server's): {difference}", path=difference)
+        handle.plan = plan(theirs)
+        check(lib.nr_replay_layout(ptr, handle.plan.config), f"{url}: the server's layout is refused")
+    except BaseException:
+        handle.close()
+        raise
+    arguments = {"auth": "off", "spec": None if spec is None else replace(spec), "timeout": timeout, "poll": poll}
+    return Replay(handle, url, arguments)

@@ -1,0 +1,205 @@
+"""A C replay and who uses it: freed when the last user is done, unusable after close() and in a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from netreplay._binding import check, ffi, lib, wait_slices
+from netreplay._engine import Plan
+from netreplay.address import Address, host_port
+from netreplay.errors import (
+    Closed,
+    CreditsTimeout,
+    EmptyTimeout,
+    Forked,
+    LeasesTimeout,
+    LimiterTimeout,
+    NetreplayError,
+    SpaceTimeout,
+    Status,
+    StepsTimeout,
+    Timeout,
+    TurnTimeout,
+)
+
+if TYPE_CHECKING:
+    from netreplay.clients.actor import Actor
+    from netreplay.clients.learner import Learner
+    from netreplay.clients.losses import Loss
+
+_NEVER = 2**64 - 1
+_SILENT = 1_500_000_000  # ns without a datagram after which the server, not the limiter, is what a call waits for
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+class Handle:
+    """Counts the users of a C replay. `dead` is None while it can be used, else why not."""
+
+    __slots__ = ("__weakref__", "actors", "address", "dead", "learners", "lock", "losses", "plan", "ptr", "timeout", "users", "version")
+
+    def __init__(self, ptr: Any, address: Address, timeout: float) -> None:
+        self.ptr = ptr
+        self.address = address
+        self.timeout = timeout
+        self.plan: Plan
+        self.dead: type[NetreplayError] | None = None
+        self.users = 1
+        self.lock = threading.Lock()
+        self.version = 0
+        self.losses: list[Loss] = []
+        self.actors: weakref.WeakSet[Actor] = weakref.WeakSet()
+        self.learners: weakref.WeakSet[Learner] = weakref.WeakSet()
+        _handles.add(self)
+
+    def __enter__(self) -> Any:
+        """Keeps the C replay for the length of one call."""
+        self.retain()
+        return self.ptr
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def retain(self) -> None:
+        """One user more; an error when there is nothing left to use."""
+        if self.dead is not None:
+            self.refuse()
+        with self.lock:
+            if self.ptr is None:
+                self.refuse()
+            self.users += 1
+
+    def release(self) -> None:
+        """One user less; the last one frees."""
+        if self.dead is Forked:
+            return
+        with self.lock:
+            self.users -= 1
+            if self.users > 0 or self.ptr is None:
+                return
+            ptr, self.ptr = self.ptr, None
+        lib.nr_replay_close(ptr)
+        lib.nr_replay_free(ptr)
+
+    def close(self) -> None:
+        """Makes every blocked call return Closed; from any thread, more than once."""
+        with self.lock:
+            if self.dead is not None:
+                return
+            self.dead = Closed
+            self.users += 1
+            ptr = self.ptr
+        lib.nr_replay_close(ptr)
+        self.release()
+        self.release()  # the owner's
+
+    def refuse(self) -> None:
+        """Raises why the replay cannot be used."""
+        if self.dead is Forked:
+            raise Forked(
+                f"{self.address} was opened by the process that forked this one and cannot be used here: "
+                "call connect() in the child, or start processes with multiprocessing's 'spawn'"
+            )
+        raise Closed(f"{self.address} is closed")
+
+    # ---- blocking calls ----
+
+    def call(
+        self,
+        what: str,
+        start: Callable[[Any, int, Any], int],
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> int:
+        """Starts an operation with start(replay, wait_ns, operation **) and waits for its end; other statuses raise."""
+        operation = ffi.new("struct nr_operation **")
+        with self as replay:
+
+            def step(wait_ns: int) -> int:
+                if operation[0]:
+                    status = int(lib.nr_operation_wait(operation[0], wait_ns))
+                    if status != Status.PENDING:
+                        operation[0] = ffi.NULL
+                    return status
+                return start(replay, wait_ns, operation)
+
+            def give_up() -> None:
+                if operation[0]:
+                    lib.nr_operation_cancel(operation[0])
+
+            def explain(seconds: float) -> Timeout:
+                blocked = ffi.new("struct nr_blocked *")
+                if operation[0]:
+                    lib.nr_operation_blocked(operation[0], blocked)
+                else:
+                    lib.nr_replay_blocked(replay, blocked)
+                return self.explain(what, blocked, seconds)
+
+            status = wait_slices(step, self.timeout if timeout is None else timeout, explain, give_up)
+            if status:
+                self.fail(status, what, **fields)
+            return status
+
+    def fail(self, status: int, what: str, **fields: Any) -> None:
+        """Raises the exception of a status; a close from elsewhere is told as such."""
+        if status == Status.CLOSED:
+            raise Closed(f"{what}: {self.address} was closed meanwhile")
+        check(status, what, **fields)
+
+    def explain(self, what: str, blocked: Any, seconds: float) -> Timeout:
+        """Why a call did not end in time: the limiter or another reason of the server's, credits, or no answer."""
+        wait = blocked.wait
+        names = self.plan.table_names if hasattr(self, "plan") else []
+        table = names[wait.table] if wait.table < len(names) else None
+        where = f" in table {table!r}" if table is not None else ""
+        have, need = int(wait.have), int(wait.need)
+        fields = {"have": have, "need": need, "table": table, "seconds": seconds}
+        remote = self.address.scheme == "udp"
+        silent = int(blocked.silent_ns) if blocked.silent_ns != _NEVER else int(seconds * 1e9)
+        if remote and (silent >= _SILENT or blocked.unreachable or wait.reason == 0):
+            peer = host_port(self.address.host, self.address.port)
+            if silent < _SILENT and not blocked.unreachable and 0 < blocked.credits <= blocked.outstanding:
+                counts = f"{blocked.outstanding} of {blocked.credits} datagrams are in flight to {peer}"
+                numbers = {"have": int(blocked.outstanding), "need": int(blocked.credits), "seconds": seconds}
+                return CreditsTimeout(f"{what}: credits: {counts} after {seconds:.1f} s", **numbers)
+            cause = " (connection refused)" if blocked.unreachable else ""
+            heard = max(silent / 1e9, 0.0) if silent >= _SILENT else seconds
+            return Timeout(f"{what}: no answer from {peer} for {heard:.1f} s{cause}", **fields)
+        text = {
+            Status.WAIT_LIMITER: f"limiter: {have} of {need} items{where}",
+            Status.WAIT_EMPTY: f"empty: nothing can be drawn{where}: there is no item of positive priority",
+            Status.WAIT_SPACE: f"space: {have} places free, {need} wanted{where}; leases or unfinished items hold the rest",
+            Status.WAIT_LEASES: f"leases: {have} drawn items held, {need} allowed{where}",
+            Status.WAIT_STEPS: f"steps: an item's steps had not all arrived{where}",
+            Status.WAIT_TURN: f"turn: an earlier insert, or another publisher, was not finished{where}",
+        }.get(wait.reason, f"no reason known ({wait.reason})")
+        classes: dict[int, type[Timeout]] = {
+            Status.WAIT_LIMITER: LimiterTimeout,
+            Status.WAIT_EMPTY: EmptyTimeout,
+            Status.WAIT_SPACE: SpaceTimeout,
+            Status.WAIT_LEASES: LeasesTimeout,
+            Status.WAIT_STEPS: StepsTimeout,
+            Status.WAIT_TURN: TurnTimeout,
+        }
+        return classes.get(wait.reason, Timeout)(f"{what}: {text} after {seconds:.1f} s", **fields)
+
+
+def _after_fork() -> None:
+    for handle in list(_handles):
+        handle.dead = Forked
+        handle.ptr = None
+        for user in (*handle.actors, *handle.learners):
+            user._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def remaining(timeout: float, begin: float) -> float:
+    """Seconds left of a timeout that began at the monotonic second `begin`."""
+    return max(0.0, timeout - (time.monotonic() - begin))

@@ -1,0 +1,268 @@
+"""Learners: sampled batches, prefetched, and new priorities for them. Source: docs/semantics.md 3, 4, 6."""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay.clients.batch import Batch, Draws
+from netreplay.clients.buffers import Pool
+from netreplay.clients.handle import Handle
+from netreplay.dtypes import ColumnType, Misfit, fit, to_array
+from netreplay.errors import BadCountError, Closed, ColumnError, NoTableError, Status, Timeout
+
+_OK = int(Status.OK)
+_INT64, _FLOAT64 = ColumnType("int64"), ColumnType("float64")
+_KEY_DTYPES = (np.dtype(np.int64), np.dtype(np.uint64))
+
+
+class UpdateResult(NamedTuple):
+    """What became of an update of n priorities."""
+
+    applied: int
+    """keys that have their new priority"""
+    stale: int
+    """keys whose item had left the table"""
+    refused: int
+    """priorities that were NaN, infinite or negative"""
+    superseded: int
+    """earlier values of keys that the call names again"""
+    outcome: NDArray[np.uint8]
+    """per key: 0 applied, 1 stale, 2 refused, 3 superseded; uint8 [n]"""
+
+
+class _Started(NamedTuple):
+    """A sample on its way."""
+
+    ptr: Any
+    rows: NDArray[np.uint8]
+    pointer: Any
+
+
+class Learner:
+    """Made by `replay.learner(...)`: an endless iterator of batches. One thread at a time; close() from any."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        table: str,
+        *,
+        batch_size: int,
+        prefetch: int = 0,
+        timeout: float | None = None,
+        as_torch: bool = False,
+    ) -> None:
+        self._open = False
+        plan = handle.plan
+        if table not in plan.table_index:
+            known = ", ".join(plan.table_index)
+            raise NoTableError(f"table {table!r}: the server has no such table; it has: {known}", value=table)
+        for name, value, low, high in (("batch_size", batch_size, 1, 2**24), ("prefetch", prefetch, 0, 1024)):
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise BadCountError(f"{name}: {value!r} is not a whole number between {low} and {high}", value=value)
+        self.table = table
+        self.batch_size = batch_size
+        self.prefetch = prefetch
+        self.as_torch = as_torch
+        self.timeout = math.inf if timeout is None else timeout
+        self._handle = handle
+        self._index = plan.table_index[table]
+        self._layout = plan.rows[table]
+        self._dtype = self._layout.dtype
+        self._prioritized = plan.spec.tables[table].sampler == "prioritized"
+        self._pool = Pool(batch_size * self._layout.row_bytes)
+        self._started: deque[_Started] = deque()
+        self._slot = ffi.new("struct nr_sample **")
+        self._heads = ffi.new("struct nr_draw_head[]", -(-batch_size // lib.NR_SAMPLE_PART))
+        self._operation = ffi.new("struct nr_operation **")
+        self._lock = threading.RLock()
+        self._closing = False
+        handle.retain()
+        self._open = True
+        handle.learners.add(self)
+
+    # ---- sampling ----
+
+    def sample(self, timeout: float | None = None) -> Batch:
+        """The next batch; with prefetch, drawn when it was requested. Taking it commits its draws.
+
+        Waits at most `timeout` seconds (the learner's, by default for ever; after each 10 s the log says why) and then
+        raises the Timeout that says why: LimiterTimeout, EmptyTimeout, LeasesTimeout, or no answer.
+        """
+        if not self._open:
+            self._refuse()
+        with self._lock:
+            limit = self.timeout if timeout is None else timeout
+            while True:
+                while len(self._started) <= self.prefetch:
+                    self._start()
+                first = self._started[0]
+                status = lib.nr_sample_wait(first.ptr, SLICE if limit >= 0.05 else int(max(limit, 0) * 1e9))
+                if status:
+                    status = self._wait(first, status, limit)
+                self._started.popleft()
+                if status == _OK:
+                    break
+                lib.nr_sample_settle(first.ptr, 0)
+                if status != Status.LEASE_EXPIRED:
+                    self._handle.fail(status, f"sample of table {self.table!r}")
+            parts = lib.nr_sample_heads(first.ptr, self._heads)
+            heads = ffi.buffer(self._heads, parts * ffi.sizeof("struct nr_draw_head"))[:]
+            lib.nr_sample_settle(first.ptr, 1)
+            draws = Draws(heads, lib.NR_SAMPLE_PART, self._prioritized)
+            return Batch(first.rows.view(self._dtype), self._layout, draws, self.as_torch)
+
+    def _start(self) -> None:
+        rows, pointer = self._pool.take()
+        status = lib.nr_sample_start(self._handle.ptr, self._index, self.batch_size, pointer, self._slot)
+        if status != _OK:
+            self._handle.fail(status, f"sample of table {self.table!r}")
+        self._started.append(_Started(self._slot[0], rows, pointer))
+
+    def _wait(self, started: _Started, status: int, limit: float) -> int:
+        if status != Status.PENDING:
+            return status
+
+        def explain(seconds: float) -> Timeout:
+            blocked = ffi.new("struct nr_blocked *")
+            lib.nr_sample_blocked(started.ptr, blocked)
+            return self._handle.explain(f"sample of {self.batch_size} from table {self.table!r}", blocked, seconds)
+
+        def step(wait_ns: int) -> int:
+            return int(lib.NR_CLOSED if self._closing else lib.nr_sample_wait(started.ptr, wait_ns))
+
+        def give_up() -> None:
+            # Without prefetch a batch is drawn when it is asked for, so the next call draws anew.
+            if self.prefetch == 0:
+                self._cancel()
+
+        return wait_slices(step, limit, explain, give_up)
+
+    def _cancel(self) -> None:
+        while self._started:
+            lib.nr_sample_settle(self._started.popleft().ptr, 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return self.sample()
+
+    # ---- priorities ----
+
+    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = None) -> UpdateResult:
+        """Sets raw priorities: keys int64 [n] (as batch.keys), priorities [n] finite and >= 0; arrays, tensors, sequences.
+
+        Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or negative;
+        superseded when the call names the key again later. One bad value harms no other.
+        """
+        if not self._open:
+            self._refuse()
+        with self._lock:
+            key_array = self._keys(keys)
+            count = len(key_array)
+            values = self._priorities(priorities, count)
+            outcome = bytearray(count)
+            if count:
+                self._update(count, key_array, values, outcome, self._handle.timeout if timeout is None else timeout)
+            applied = outcome.count(0)
+            rest = (0, 0, 0) if applied == count else (outcome.count(1), outcome.count(2), outcome.count(3))
+            return UpdateResult(applied, *rest, np.frombuffer(outcome, np.uint8))
+
+    def _update(self, count: int, keys: Any, values: Any, outcome: bytearray, limit: float) -> None:
+        operation = self._operation
+        operation[0] = ffi.NULL
+        key_pointer = ffi.from_buffer("uint64_t[]", keys)
+        value_pointer = ffi.from_buffer("double[]", values)
+        outcome_pointer = ffi.from_buffer("uint8_t[]", outcome)
+        first = SLICE if limit >= 0.05 else int(max(limit, 0) * 1e9)
+        status = lib.nr_update(
+            self._handle.ptr, self._index, count, key_pointer, value_pointer, outcome_pointer, first, operation
+        )
+        if status == Status.PENDING:
+
+            def explain(seconds: float) -> Timeout:
+                blocked = ffi.new("struct nr_blocked *")
+                lib.nr_operation_blocked(operation[0], blocked)
+                return self._handle.explain(f"update of {count} priorities in table {self.table!r}", blocked, seconds)
+
+            status = wait_slices(
+                lambda wait_ns: lib.nr_operation_wait(operation[0], wait_ns),
+                limit,
+                explain,
+                lambda: lib.nr_operation_cancel(operation[0]),
+            )
+        if status:
+            self._handle.fail(status, f"update of priorities in table {self.table!r}")
+
+    def _keys(self, keys: Any) -> NDArray[Any]:
+        if type(keys) is np.ndarray and keys.ndim == 1 and keys.dtype in _KEY_DTYPES and keys.flags.c_contiguous:
+            return keys
+        try:
+            array, _ = to_array(keys)
+            if array.ndim != 1:
+                raise Misfit(f"has shape {list(array.shape)}, and one axis is wanted")
+            if array.dtype == np.uint64:
+                return np.ascontiguousarray(array)
+            return fit(array, _INT64, array.shape)
+        except Misfit as misfit:
+            raise ColumnError(f"keys: {misfit}", column="keys", index=misfit.index, value=misfit.value) from None
+
+    def _priorities(self, priorities: Any, count: int) -> NDArray[np.float64]:
+        try:
+            return fit(priorities, _FLOAT64, (count,))
+        except Misfit as misfit:
+            at = f"[{misfit.index[0]}]" if misfit.index else ""
+            shown = "" if misfit.value is None else f" {misfit.value!r}"
+            raise ColumnError(
+                f"priorities{at}:{shown} {misfit}", column="priorities", index=misfit.index, value=misfit.value
+            ) from None
+
+    # ---- ending ----
+
+    def close(self) -> None:
+        """Gives prefetched batches back untaken; from any thread, more than once."""
+        if not self._open:
+            return
+        self._closing = True
+        with self._lock:
+            if self._open:
+                self._open = False
+                self._cancel()
+                self._handle.learners.discard(self)
+                self._handle.release()
+
+    def _forked(self) -> None:
+        """In a forked child: nothing of the parent's is touched again."""
+        self._open = False
+        self._started.clear()
+        self._lock = threading.RLock()
+
+    def _refuse(self) -> None:
+        if self._handle.dead is not None:
+            self._handle.refuse()
+        raise Closed(f"the learner of table {self.table!r} is closed")
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            if self._started:
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._open else "closed "
+        return f"<{state}learner of {self.table!r}, batches of {self.batch_size}, {self._handle.address}>"

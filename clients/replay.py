@@ -1,0 +1,257 @@
+"""A connection to a replay memory, behind the network or in this process. Source: docs/semantics.md 1, 6, 7."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+import warnings
+import weakref
+from typing import Any, NamedTuple
+
+from netreplay._binding import ffi, lib
+from netreplay.clients.actor import CLOSE_SECONDS, Actor
+from netreplay.clients.handle import Handle, remaining
+from netreplay.clients.learner import Learner
+from netreplay.clients.losses import Loss, announce
+from netreplay.clients.parameters import Parameters
+from netreplay.errors import NetreplayError, NotPicklableError, NoTableError
+from netreplay.spec import Spec
+
+logger = logging.getLogger("netreplay")
+_open_replays: weakref.WeakSet[Replay] = weakref.WeakSet()
+
+
+class TableInfo(NamedTuple):
+    """A table's numbers. Leaves are in units of 2^-24 of a weight (priority to the exponent)."""
+
+    name: str
+    size: int
+    """items now"""
+    capacity: int
+    """items at most"""
+    min_size: int
+    """items before anything is drawn"""
+    inserted: int
+    sampled: int
+    """draws committed"""
+    reserved: int
+    """draws on their way: requested and not taken yet"""
+    updated: int
+    stale: int
+    """updates whose item had left"""
+    refused: int
+    """items and updates refused"""
+    evicted_capacity: int
+    """items removed because the table was full"""
+    evicted_steps: int
+    """items removed because its store had no step free"""
+    saturated: int
+    """priorities cut to the largest or raised to the least leaf"""
+    leased: int
+    """drawn items held now"""
+    total: int
+    """sum of the leaves"""
+    max_leaf: int
+    min_leaf: int
+    """least positive leaf"""
+    max_priority: float
+    """largest raw priority; the default of new items (1.0 when empty)"""
+    steps: int
+    """steps of its store in use"""
+    steps_capacity: int
+    item_bytes_held: int
+    """bytes of its items' records"""
+    step_bytes_held: int
+    """bytes of its store's steps in use"""
+
+
+class Ping(NamedTuple):
+    """One round trip."""
+
+    round_trip: float
+    """seconds"""
+    server: float
+    """seconds of it between the server's receive and send stamps; 0 for local:"""
+
+
+class Counters(NamedTuple):
+    """What a connection has done."""
+
+    datagrams_sent: int
+    datagrams_received: int
+    bytes_sent: int
+    bytes_received: int
+    retransmissions: int
+    round_trips: int
+    stalls: int
+    """appends that waited for credits"""
+    smoothed_round_trip_ns: int
+    least_round_trip_ns: int
+    reconnects: int
+    """sessions beyond the first"""
+    incarnation: int
+    """of the server; another one after a restart"""
+    window: int
+    credits: int
+    """datagrams that may be in flight"""
+    max_datagram: int
+    """bytes of UDP payload"""
+
+
+class Table:
+    """One table, to look at."""
+
+    def __init__(self, replay: Replay, name: str) -> None:
+        self._replay, self.name = replay, name
+        self.spec = replay.spec.tables[name]
+
+    def info(self, timeout: float | None = None) -> TableInfo:
+        """Its numbers now."""
+        return self._replay.tables(timeout)[self.name]
+
+    def __repr__(self) -> str:
+        return f"<table {self.name!r} of {self._replay.url}>"
+
+
+class Replay:
+    """Made by `netreplay.connect(...)`. Any thread may use it; close() makes every blocked call return within a second."""
+
+    def __init__(self, handle: Handle, url: str, arguments: dict[str, Any]) -> None:
+        self._handle = handle
+        self._arguments = arguments
+        self.url = url
+        self.spec: Spec = handle.plan.spec
+        """what the server holds, every size resolved"""
+        self.parameters = Parameters(handle)
+        """the set "default"; `parameters["x"]` is another"""
+        self._closed = False
+        _open_replays.add(self)
+
+    def actor(
+        self, store: str, *, num_envs: int = 1, autoreset: str | None = None, timeout: float | None = None
+    ) -> Actor:
+        """An actor that feeds every table of the store; see Actor. NoStoreError names the stores there are."""
+        self._check()
+        return Actor(self._handle, store, num_envs=num_envs, autoreset=autoreset, timeout=timeout)
+
+    def learner(
+        self,
+        table: str,
+        *,
+        batch_size: int,
+        prefetch: int = 0,
+        timeout: float | None = None,
+        as_torch: bool = False,
+    ) -> Learner:
+        """An iterator of batches; see Learner. `timeout` None waits for ever. NoTableError names the tables there are."""
+        self._check()
+        return Learner(
+            self._handle, table, batch_size=batch_size, prefetch=prefetch, timeout=timeout, as_torch=as_torch
+        )
+
+    def table(self, name: str) -> Table:
+        """One table; NoTableError names those there are."""
+        if name not in self.spec.tables:
+            known = ", ".join(self.spec.tables)
+            raise NoTableError(f"table {name!r}: the server has no such table; it has: {known}", value=name)
+        return Table(self, name)
+
+    def tables(self, timeout: float | None = None) -> dict[str, TableInfo]:
+        """Every table's numbers now, by name."""
+        names = self._handle.plan.table_names
+        infos = ffi.new("struct nr_table_info[]", len(names))
+        self._handle.call(
+            "tables", lambda replay, wait, op: lib.nr_tables(replay, infos, len(names), wait, op), timeout
+        )
+        keys = TableInfo._fields[1:]
+        return {
+            name: TableInfo(name, *(getattr(info, key) for key in keys)) for name, info in zip(names, infos, strict=True)
+        }
+
+    def ping(self, payload_bytes: int = 0, timeout: float | None = None) -> Ping:
+        """One round trip with so many bytes of payload each way."""
+        ping = ffi.new("struct nr_ping *")
+        self._handle.call(
+            "ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout
+        )
+        return Ping(ping.round_trip_ns / 1e9, ping.server_ns / 1e9)
+
+    def counters(self) -> Counters:
+        """What this connection has done so far."""
+        counters = ffi.new("struct nr_replay_counters *")
+        with self._handle as replay:
+            lib.nr_replay_counters(replay, counters)
+        return Counters(*(int(getattr(counters, name)) for name in Counters._fields))
+
+    def losses(self) -> list[Loss]:
+        """Everything that restarts of the server have lost so far; also said by DataLossWarning as it is noticed."""
+        announce(self._handle)
+        return list(self._handle.losses)
+
+    def close(self) -> None:
+        """Closes actors (waiting up to 0.8 s for acknowledgements), learners, and the connection; more than once, any thread.
+
+        Raises, when all is closed, the first error of an actor's close: what may not have been stored.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        _open_replays.discard(self)
+        begin = time.monotonic()
+        first: Exception | None = None
+        for learner in list(self._handle.learners):
+            learner._closing = True
+        for actor in list(self._handle.actors):
+            try:
+                actor.close(remaining(CLOSE_SECONDS, begin))
+            except Exception as error:
+                first = first or error
+        self._handle.close()
+        for learner in list(self._handle.learners):
+            learner.close()
+        if first is not None:
+            raise first
+
+    def _check(self) -> None:
+        if self._handle.dead is not None:
+            self._handle.refuse()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._handle.address.scheme == "local":
+            raise NotPicklableError(f"{self.url} lives in one process; another process needs a server and its udp:// address")
+        from netreplay.clients.connect import reconnect
+
+        return reconnect, (self.url, self._arguments)
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._handle.dead is None:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            # Actors and learners that live on keep the connection.
+            self._handle.release()
+
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self._closed else ''}replay {self.url}: {', '.join(self.spec.tables)}>"
+
+
+def _close_all() -> None:
+    """At exit: what was accepted is given its 0.8 s."""
+    for replay in list(_open_replays):
+        if replay._handle.dead is None:
+            try:
+                replay.close()
+            except NetreplayError as error:
+                logger.error("%s was not closed, and at exit: %s", replay.url, error)
+
+
+atexit.register(_close_all)
