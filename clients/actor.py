@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netreplay._binding import SLICE, check, ffi, lib, wait_slices
+from netreplay._binding import SLICE, ffi, lib, wait_slices
 from netreplay.clients.handle import Handle
 from netreplay.clients.losses import announce
 from netreplay.clients.priorities import Priority, staged_priorities
@@ -27,7 +27,6 @@ from netreplay.errors import (
     Refusal,
     Status,
     Timeout,
-    error_for,
     reason_of,
 )
 from netreplay.layout import ITEM_COLUMNS
@@ -65,7 +64,13 @@ class Actor:
     """Made by `replay.actor(...)`. One thread at a time; close() from any."""
 
     def __init__(
-        self, handle: Handle, store: str, *, num_envs: int = 1, autoreset: str | None = None, timeout: float | None = None
+        self,
+        handle: Handle,
+        store: str,
+        *,
+        num_envs: int = 1,
+        autoreset: str | None = None,
+        timeout: float | None = None,
     ) -> None:
         self._ptr: Any = None
         self._handle = handle
@@ -77,12 +82,14 @@ class Actor:
             raise BadCountError(f"num_envs: {num_envs!r} is not a whole number of at least 1", value=num_envs)
         if autoreset not in _AUTORESET:
             raise ColumnError(
-                f"autoreset: {autoreset!r} is not one of None, 'next_step', 'same_step'", column="autoreset", value=autoreset
+                f"autoreset: {autoreset!r} is not one of None, 'next_step', 'same_step'",
+                column="autoreset",
+                value=autoreset,
             )
         if num_envs > 1 and autoreset is None:
             raise ColumnError(
-                f"autoreset: {num_envs} environments need 'next_step' (Gymnasium's default: the row after a done row is the "
-                "new episode's first) or 'same_step' (final observations come as final=)",
+                f"autoreset: {num_envs} environments need 'next_step' (Gymnasium's default: the row after a "
+                "done row only resets) or 'same_step' (final observations come as final=)",
                 column="autoreset",
                 value=None,
             )
@@ -123,7 +130,12 @@ class Actor:
         item = {name: offset for name, _, offset in ITEM_COLUMNS}
         for former, name in zip(formers, self._tables, strict=False):
             window = plan.spec.tables[name].window
-            former.table, former.stack, former.n, former.gamma = plan.table_index[name], window.stack, window.n, window.gamma
+            former.table, former.stack, former.n, former.gamma = (
+                plan.table_index[name],
+                window.stack,
+                window.n,
+                window.gamma,
+            )
             former.reward_offset, former.discount_offset = item["reward"], item["discount"]
             former.length_offset, former.version_offset = item["length"], item["version"]
         config = ffi.new("struct nr_actor_config *")
@@ -158,13 +170,13 @@ class Actor:
         """Adds one step to every stream: an observation, the action taken in it, and that action's result.
 
         One environment: each column [*shape], reward a number. N environments: each column [N, *shape], reward [N]. The
-        reward is float32; terminated and truncated are bools. A value that does not fit its column, a missing or unknown
-        column is a ColumnError, and then no row of the call is taken.
+        reward is float32; terminated and truncated are bools. A value that does not fit its column, a missing or
+        unknown column is a ColumnError, and then no row of the call is taken.
 
-        `priority` is that of the items that this call completes: None (the largest in the table), a number, an array [N], a
-        callable given the items' fields (dict of arrays, with "row" the environment of each) that returns one each, or a dict
-        of these by table. `final` and `final_mask` [N] are SAME_STEP's final observations: an array [N, *shape] or a list with
-        None where there is none; a dict of these by column where there are several.
+        `priority` is that of the items that this call completes: None (the largest in the table), a number, an array
+        [N], a callable given the items' fields (dict of arrays, with "row" the environment of each) that returns one
+        each, or a dict of these by table. `final` and `final_mask` [N] are SAME_STEP's final observations: an array
+        [N, *shape] or a list with None where there is none; a dict of these by column where there are several.
 
         Returns as soon as the client holds the rows; waits for credits only, at most `timeout` seconds (Timeout).
         """
@@ -317,8 +329,9 @@ class Actor:
     def flush(self, timeout: float | None = None) -> NDArray[np.int64]:
         """Waits until every item formed so far is stored or refused; their keys in the order formed, int64 [items].
 
-        The order is that of calls, in a call that of rows, then anchors, then tables. Covers what was formed since the last
-        flush. ItemsRefused when the server refused some: it names them and holds all keys. Timeout says why it waits.
+        The order is that of calls, in a call that of rows, then anchors, then tables. Covers what was formed since
+        the last flush. ItemsRefused when the server refused some: it names them and holds all keys. Timeout says why
+        it waits.
         """
         if self._ptr is None or self._staged:
             self._refuse()
@@ -380,7 +393,9 @@ class Actor:
             )
             more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
             raise ItemsRefused(
-                f"store {self.store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}", keys=keys, refused=refused
+                f"store {self.store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}",
+                keys=keys,
+                refused=refused,
             )
         return keys
 

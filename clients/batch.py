@@ -37,8 +37,9 @@ class Batch:
     """`batch["obs"]` and the other `fields`; `keys`, `probabilities`, `weights(beta)`.
 
     With one observation column the fields are obs and next_obs, else obs.NAME and next_obs.NAME; with one action column
-    action, else action.NAME; reward float32, discount float32, length int32, version uint64, each [B]. A stack above 1 stands
-    first: obs is [B, stack, *shape]. Arrays are strided views that keep the buffer; it is reused when the last of them is gone.
+    action, else action.NAME; reward float32, discount float32, length int32, version uint64, each [B]. A stack above
+    1 stands first: obs is [B, stack, *shape]. Arrays are strided views that keep the buffer; it is reused when the
+    last of them is gone.
     """
 
     __slots__ = ("_as_torch", "_draws", "_layout", "_rows", "_seen", "keys", "probabilities")
@@ -104,8 +105,8 @@ class Batch:
     def weights(self, beta: float, normalize: Normalize = "batch") -> Any:
         """Importance weights ((1/N) / P)^beta, float32 [B]; N is the number of items at the draw.
 
-        "batch" divides by the largest of the batch, "table" by the largest that any item of the table could have, None by
-        nothing. beta 0 gives ones.
+        "batch" divides by the largest of the batch, "table" by the largest that any item of the table could have,
+        None by nothing. beta 0 gives ones.
         """
         if normalize not in ("batch", "table", None):
             raise ValueError(f"normalize: {normalize!r} is not 'batch', 'table' or None")

@@ -1,4 +1,4 @@
-"""Batch buffers. Large ones are used again when the last array over them is gone; then their pages are already there."""
+"""Batch buffers. Large ones are used again once the last array over them is gone: their pages are there."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Pool:
             if owner is not None and len(owner.free) < KEPT:
                 owner.free.append(memory)
 
-        # Every array over the buffer has the cdata at the end of its base chain, so this runs when the last one is gone.
+        # Every array over the buffer has the cdata at the end of its base chain, so this runs when the last one is
+        # gone.
         pointer = ffi.gc(ffi.from_buffer(memory), give_back)
         return np.frombuffer(ffi.buffer(pointer, self.size), np.uint8), pointer

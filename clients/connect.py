@@ -30,10 +30,10 @@ def connect(
 ) -> Replay:
     """Opens a replay memory.
 
-    `url` is "udp://host:port" (port 7447 unless said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys
-    are there, udp:// wants auth="off" written out, as in the server's config. A spec= given for udp:// is compared with
-    the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting and the default of the
-    calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
+    `url` is "udp://host:port" (port 7447 unless said, IPv6 in brackets), "local:file.toml", or "local:" with spec=.
+    Until keys are there, udp:// wants auth="off" written out, as in the server's config. A spec= given for udp:// is
+    compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
+    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
     """
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
@@ -50,7 +50,7 @@ def connect(
         return _local(address, url, spec, float(timeout))
     if auth is None:
         raise RefusedError(
-            "auth: udp:// without a key must be chosen: pass auth='off' (for a closed network), as in the server's config"
+            "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
         )
     return _udp(address, url, spec, float(timeout), poll)
 
@@ -63,10 +63,14 @@ def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
 def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Replay:
     if spec is None:
         if not address.path:
-            raise BadAddressError("address 'local:': names no TOML file; write local:file.toml, or pass spec=", value=url)
+            raise BadAddressError(
+                "address 'local:': names no TOML file; write local:file.toml, or pass spec=", value=url
+            )
         spec = Spec.from_toml(Path(address.path))
     elif address.path:
-        raise BadAddressError(f"address {url!r}: names a TOML file, and spec= is given too; one of them is wanted", value=url)
+        raise BadAddressError(
+            f"address {url!r}: names a TOML file, and spec= is given too; one of them is wanted", value=url
+        )
     planned = plan(spec)
     engine, _ = create(planned)
     status = ffi.new("int *")

@@ -11,29 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import Plan
-from netreplay.address import Address, host_port
-from netreplay.errors import (
-    Closed,
-    CreditsTimeout,
-    EmptyTimeout,
-    Forked,
-    LeasesTimeout,
-    LimiterTimeout,
-    NetreplayError,
-    SpaceTimeout,
-    Status,
-    StepsTimeout,
-    Timeout,
-    TurnTimeout,
-)
+from netreplay.address import Address
+from netreplay.clients.reasons import explain
+from netreplay.errors import Closed, Forked, NetreplayError, Status, Timeout
 
 if TYPE_CHECKING:
     from netreplay.clients.actor import Actor
     from netreplay.clients.learner import Learner
     from netreplay.clients.losses import Loss
-
-_NEVER = 2**64 - 1
-_SILENT = 1_500_000_000  # ns without a datagram after which the server, not the limiter, is what a call waits for
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -41,7 +26,20 @@ _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 class Handle:
     """Counts the users of a C replay. `dead` is None while it can be used, else why not."""
 
-    __slots__ = ("__weakref__", "actors", "address", "dead", "learners", "lock", "losses", "plan", "ptr", "timeout", "users", "version")
+    __slots__ = (
+        "__weakref__",
+        "actors",
+        "address",
+        "dead",
+        "learners",
+        "lock",
+        "losses",
+        "plan",
+        "ptr",
+        "timeout",
+        "users",
+        "version",
+    )
 
     def __init__(self, ptr: Any, address: Address, timeout: float) -> None:
         self.ptr = ptr
@@ -152,49 +150,18 @@ class Handle:
         check(status, what, **fields)
 
     def explain(self, what: str, blocked: Any, seconds: float) -> Timeout:
-        """Why a call did not end in time: the limiter or another reason of the server's, credits, or no answer."""
-        wait = blocked.wait
-        names = self.plan.table_names if hasattr(self, "plan") else []
-        table = names[wait.table] if wait.table < len(names) else None
-        where = f" in table {table!r}" if table is not None else ""
-        have, need = int(wait.have), int(wait.need)
-        fields = {"have": have, "need": need, "table": table, "seconds": seconds}
-        remote = self.address.scheme == "udp"
-        silent = int(blocked.silent_ns) if blocked.silent_ns != _NEVER else int(seconds * 1e9)
-        if remote and (silent >= _SILENT or blocked.unreachable or wait.reason == 0):
-            peer = host_port(self.address.host, self.address.port)
-            if silent < _SILENT and not blocked.unreachable and 0 < blocked.credits <= blocked.outstanding:
-                counts = f"{blocked.outstanding} of {blocked.credits} datagrams are in flight to {peer}"
-                numbers = {"have": int(blocked.outstanding), "need": int(blocked.credits), "seconds": seconds}
-                return CreditsTimeout(f"{what}: credits: {counts} after {seconds:.1f} s", **numbers)
-            cause = " (connection refused)" if blocked.unreachable else ""
-            heard = max(silent / 1e9, 0.0) if silent >= _SILENT else seconds
-            return Timeout(f"{what}: no answer from {peer} for {heard:.1f} s{cause}", **fields)
-        text = {
-            Status.WAIT_LIMITER: f"limiter: {have} of {need} items{where}",
-            Status.WAIT_EMPTY: f"empty: nothing can be drawn{where}: there is no item of positive priority",
-            Status.WAIT_SPACE: f"space: {have} places free, {need} wanted{where}; leases or unfinished items hold the rest",
-            Status.WAIT_LEASES: f"leases: {have} drawn items held, {need} allowed{where}",
-            Status.WAIT_STEPS: f"steps: an item's steps had not all arrived{where}",
-            Status.WAIT_TURN: f"turn: an earlier insert, or another publisher, was not finished{where}",
-        }.get(wait.reason, f"no reason known ({wait.reason})")
-        classes: dict[int, type[Timeout]] = {
-            Status.WAIT_LIMITER: LimiterTimeout,
-            Status.WAIT_EMPTY: EmptyTimeout,
-            Status.WAIT_SPACE: SpaceTimeout,
-            Status.WAIT_LEASES: LeasesTimeout,
-            Status.WAIT_STEPS: StepsTimeout,
-            Status.WAIT_TURN: TurnTimeout,
-        }
-        return classes.get(wait.reason, Timeout)(f"{what}: {text} after {seconds:.1f} s", **fields)
+        """Why a call did not end in time."""
+        return explain(what, blocked, seconds, self.address, self.plan.table_names if hasattr(self, "plan") else ())
 
 
 def _after_fork() -> None:
     for handle in list(_handles):
         handle.dead = Forked
         handle.ptr = None
-        for user in (*handle.actors, *handle.learners):
-            user._forked()
+        for actor in handle.actors:
+            actor._forked()
+        for learner in handle.learners:
+            learner._forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -159,10 +159,11 @@ class Learner:
     # ---- priorities ----
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = None) -> UpdateResult:
-        """Sets raw priorities: keys int64 [n] (as batch.keys), priorities [n] finite and >= 0; arrays, tensors, sequences.
+        """Sets raw priorities: keys int64 [n] (as batch.keys), priorities [n] finite and >= 0; arrays, tensors,
+        sequences.
 
-        Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or negative;
-        superseded when the call names the key again later. One bad value harms no other.
+        Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or
+        negative; superseded when the call names the key again later. One bad value harms no other.
         """
         if not self._open:
             self._refuse()

@@ -52,7 +52,9 @@ def announce(handle: Handle, stacklevel: int = 2) -> None:
         return
     handle.losses.extend(losses)
     items = sum(loss.items for loss in losses)
-    named = ", ".join(f"{loss.stream[:8]} items {loss.first_item}..{loss.first_item + loss.items - 1}" for loss in losses[:8])
+    named = ", ".join(
+        f"{loss.stream[:8]} items {loss.first_item}..{loss.first_item + loss.items - 1}" for loss in losses[:8]
+    )
     more = f" and {len(losses) - 8} more" if len(losses) > 8 else ""
     text = (
         f"{handle.address} was restarted and no longer holds {items} acknowledged items "

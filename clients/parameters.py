@@ -58,7 +58,9 @@ class Parameters:
         source = ffi.from_buffer("char[]", encoded)
         self._handle.call(
             f"publish to {self.name!r}",
-            lambda replay, wait, op: lib.nr_publish(replay, self._index, source, len(encoded), wanted, version, wait, op),
+            lambda replay, wait, op: lib.nr_publish(
+                replay, self._index, source, len(encoded), wanted, version, wait, op
+            ),
             timeout,
             expect=expect,
         )
@@ -72,7 +74,11 @@ class Parameters:
         Tensors are numpy arrays, or torch tensors with as_torch; they share one buffer and may be written. The version
         becomes the `version` of items that this connection's actors form from now on.
         """
-        if isinstance(newer_than, bool) or not isinstance(newer_than, int | np.integer) or not 0 <= newer_than <= _WHATEVER:
+        if (
+            isinstance(newer_than, bool)
+            or not isinstance(newer_than, int | np.integer)
+            or not 0 <= newer_than <= _WHATEVER
+        ):
             raise ColumnError(f"newer_than: {newer_than!r} is no version", column="newer_than", value=newer_than)
         fetched = ffi.new("struct nr_fetched *")
         self._handle.call(

@@ -29,7 +29,10 @@ def _fit(value: Any, count: int, whose: str) -> NDArray[np.float64]:
     except Misfit as misfit:
         at = f"[{misfit.index[0]}]" if misfit.index else ""
         raise ColumnError(
-            f"priority{at}: {value!r} {misfit} ({whose})"[:500], column="priority", index=misfit.index, value=misfit.value
+            f"priority{at}: {value!r} {misfit} ({whose})"[:500],
+            column="priority",
+            index=misfit.index,
+            value=misfit.value,
         ) from None
 
 
@@ -44,8 +47,8 @@ def staged_rows(actor: Any, plan: Plan, table: int, count: int) -> NDArray[Any]:
 def staged_priorities(actor: Any, plan: Plan, items: int, streams: int, priority: Any) -> NDArray[np.float64]:
     """One priority per staged item, float64 [items]; NaN, infinite and negative ones are left for the server to refuse.
 
-    A table that a dict leaves out keeps its default, which the largest-priority rule gives: NaN cannot stand for that, so
-    such a dict is refused.
+    A table that a dict leaves out keeps its default, which the largest-priority rule gives: NaN cannot stand for
+    that, so such a dict is refused.
     """
     if isinstance(priority, int | float | np.number) and not isinstance(priority, bool):
         return np.full(items, float(priority), np.float64)
@@ -68,7 +71,9 @@ def staged_priorities(actor: Any, plan: Plan, items: int, streams: int, priority
             records = staged_rows(actor, plan, int(table), int(mine.sum()))
             skipped = ("key", "probability")
             fields = {field: records[field] for field in records.dtype.names or () if field not in skipped}
-            values[mine] = _fit(given({**fields, "row": rows[mine]}), int(mine.sum()), f"one per item of table {name!r}")
+            values[mine] = _fit(
+                given({**fields, "row": rows[mine]}), int(mine.sum()), f"one per item of table {name!r}"
+            )
         elif np.ndim(given) == 0:
             values[mine] = _fit(given, int(mine.sum()), f"table {name!r}")
         else:

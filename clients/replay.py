@@ -15,7 +15,7 @@ from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
-from netreplay.errors import NetreplayError, NotPicklableError, NoTableError
+from netreplay.errors import NetreplayError, NoTableError, NotPicklableError
 from netreplay.spec import Spec
 
 logger = logging.getLogger("netreplay")
@@ -115,7 +115,7 @@ class Table:
 
 
 class Replay:
-    """Made by `netreplay.connect(...)`. Any thread may use it; close() makes every blocked call return within a second."""
+    """Made by `netreplay.connect(...)`. From any thread. close() ends every blocked call within a second."""
 
     def __init__(self, handle: Handle, url: str, arguments: dict[str, Any]) -> None:
         self._handle = handle
@@ -144,7 +144,7 @@ class Replay:
         timeout: float | None = None,
         as_torch: bool = False,
     ) -> Learner:
-        """An iterator of batches; see Learner. `timeout` None waits for ever. NoTableError names the tables there are."""
+        """An iterator of batches; see Learner. `timeout` None: for ever. NoTableError names those there are."""
         self._check()
         return Learner(
             self._handle, table, batch_size=batch_size, prefetch=prefetch, timeout=timeout, as_torch=as_torch
@@ -166,15 +166,14 @@ class Replay:
         )
         keys = TableInfo._fields[1:]
         return {
-            name: TableInfo(name, *(getattr(info, key) for key in keys)) for name, info in zip(names, infos, strict=True)
+            name: TableInfo(name, *(getattr(info, key) for key in keys))
+            for name, info in zip(names, infos, strict=True)
         }
 
     def ping(self, payload_bytes: int = 0, timeout: float | None = None) -> Ping:
         """One round trip with so many bytes of payload each way."""
         ping = ffi.new("struct nr_ping *")
-        self._handle.call(
-            "ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout
-        )
+        self._handle.call("ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout)
         return Ping(ping.round_trip_ns / 1e9, ping.server_ns / 1e9)
 
     def counters(self) -> Counters:
@@ -190,7 +189,8 @@ class Replay:
         return list(self._handle.losses)
 
     def close(self) -> None:
-        """Closes actors (waiting up to 0.8 s for acknowledgements), learners, and the connection; more than once, any thread.
+        """Closes actors (waiting up to 0.8 s for acknowledgements), learners, and the connection; more than once, any
+        thread.
 
         Raises, when all is closed, the first error of an actor's close: what may not have been stored.
         """
@@ -219,7 +219,9 @@ class Replay:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._handle.address.scheme == "local":
-            raise NotPicklableError(f"{self.url} lives in one process; another process needs a server and its udp:// address")
+            raise NotPicklableError(
+                f"{self.url} lives in one process; another process needs a server and its udp:// address"
+            )
         from netreplay.clients.connect import reconnect
 
         return reconnect, (self.url, self._arguments)

@@ -1,7 +1,9 @@
-"""From what users pass to `append` to the pointers that the C reads: checked, converted where that is right, copied once.
+"""From what users pass to `append` to the pointers that the C reads: checked, converted where that is right, copied
+once.
 
-Each column has a writer, made once: an exact match is one assignment into a preallocated buffer (large contiguous arrays are
-not even copied); everything else goes the slow way through `netreplay.dtypes.fit`, which converts or refuses.
+Each column has a writer, made once: an exact match is one assignment into a preallocated buffer (large contiguous
+arrays are not even copied); everything else goes the slow way through `netreplay.dtypes.fit`, which converts or
+refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ DIRECT_BYTES = 8192
 _INTEGERS = frozenset({int, *(np.dtype(f"{kind}{size}").type for kind in "iu" for size in (1, 2, 4, 8))})
 _FLOATS = frozenset({float, int, np.float32, np.float64})
 _BOOLS = frozenset({bool, np.bool_})
-_FORMATS = {"int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q"}
+_FORMATS = {
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+}
 _FORMATS |= {"float32": "f", "float64": "d", "bool": "?"}
 
 
@@ -122,7 +133,7 @@ def _scalar_writer(slot: Slot) -> Writer:
     slow, name = slot.slow, slot.type.name
     if name not in _FORMATS:
         return _array_writer(slot)
-    cell = memoryview(slot.view.reshape(1).view(np.uint8)).cast(_FORMATS[name])
+    cell: Any = slot.view.reshape(1).view(np.uint8).data.cast(_FORMATS[name])  # type: ignore[call-overload]
     kind = slot.type.numpy.kind
     types = {"b": _BOOLS, "f": _FLOATS}.get(kind, _INTEGERS)
     infinity = float("inf")
@@ -241,12 +252,11 @@ class Stage:
                 chosen = fit(mask, ColumnType("bool"), (self.streams,))
             except Misfit as misfit:
                 raise misfit_error(self.store, "final_mask", misfit) from None
-        elif getattr(values, "dtype", None) == object or isinstance(values, list | tuple):
+        elif np.dtype(object) == getattr(values, "dtype", None) or isinstance(values, list | tuple):
             chosen = np.asarray([value is not None for value in values], np.bool_)
         else:
             chosen = np.logical_or(self._results[1].view, self._results[2].view)
         if chosen.shape != (self.streams,):
-            misfit = Misfit(f"has {len(chosen)} rows, and {self.streams} are wanted")
-            raise misfit_error(self.store, "final", misfit)
+            raise misfit_error(self.store, "final", Misfit(f"has {len(chosen)} rows, and {self.streams} are wanted"))
         self._mask[...] = chosen
         return [int(row) for row in np.flatnonzero(chosen)]

@@ -57,11 +57,15 @@ def _array(name: str, value: object) -> tuple[NDArray[Any], str]:
 def encode(tensors: Mapping[str, object]) -> bytearray:
     """Tensors (arrays, torch tensors, numbers) as bytes; ColumnError names the tensor that cannot be written."""
     if not isinstance(tensors, Mapping):
-        raise ColumnError(f"tensors: a mapping of names to arrays is wanted, not {type(tensors).__name__}", value=tensors)
+        raise ColumnError(
+            f"tensors: a mapping of names to arrays is wanted, not {type(tensors).__name__}", value=tensors
+        )
     arrays: dict[str, tuple[NDArray[Any], str]] = {}
     for name, value in tensors.items():
         if not isinstance(name, str) or name == _METADATA:
-            raise ColumnError(f"tensor {name!r}: a name is a str other than {_METADATA!r}", column=str(name), value=name)
+            raise ColumnError(
+                f"tensor {name!r}: a name is a str other than {_METADATA!r}", column=str(name), value=name
+            )
         arrays[name] = _array(name, value)
     begin = 0
     ranges: dict[str, tuple[int, int]] = {}
@@ -155,5 +159,3 @@ def decode(encoded: memoryview, as_torch: bool = False) -> dict[str, Any]:
         array = piece.view(kind.numpy).reshape(shape)
         tensors[name] = as_tensor(array, kind.bits) if as_torch else array
     return tensors
-
-

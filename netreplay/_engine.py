@@ -94,7 +94,8 @@ def engine_bytes(planned: Plan) -> int:
 def create(planned: Plan, *, limit: int | None = None, beside: int = 0) -> tuple[Any, int]:
     """An engine (its new owner destroys it) and its bytes.
 
-    NoMemoryError, before anything is taken, when it and `beside` more bytes are above the limit (None: what is available).
+    NoMemoryError, before anything is taken, when it and `beside` more bytes are above the limit (None: what is
+    available).
     """
     require(planned.spec, step_memory(planned.spec) + beside, limit)
     size = engine_bytes(planned)

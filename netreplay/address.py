@@ -61,4 +61,6 @@ def parse(url: str) -> Address:
         return Address("udp", host, port, "")
     if colon and scheme == "vhost":
         raise NotYetError(f"address {url!r}: vhost is not there yet; use udp:// or local:")
-    raise BadAddressError(f"address {url!r}: wanted is udp://host:port, local:file.toml, or local: with spec=", value=url)
+    raise BadAddressError(
+        f"address {url!r}: wanted is udp://host:port, local:file.toml, or local: with spec=", value=url
+    )

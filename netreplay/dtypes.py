@@ -1,9 +1,9 @@
 """Column types: their names in a spec, how numpy and torch show them, and which values fit.
 
-A value fits a column when its kind is not higher (bool < integer < float < complex) and it is in range; so 300.7 and 300 do
-not fit uint8, and 1.0 does not fit int32. Floats are rounded to a narrower float, but a finite one never becomes infinite.
-Byte order is converted, never reinterpreted. bfloat16 shows as `ml_dtypes.bfloat16` in numpy where that package is
-installed, else as its uint16 bits; as torch.bfloat16 in torch always.
+A value fits a column when its kind is not higher (bool < integer < float < complex) and it is in range; so 300.7 and
+300 do not fit uint8, and 1.0 does not fit int32. Floats are rounded to a narrower float, but a finite one never
+becomes infinite. Byte order is converted, never reinterpreted. bfloat16 shows as `ml_dtypes.bfloat16` in numpy where
+that package is installed, else as its uint16 bits; as torch.bfloat16 in torch always.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 def _ml_bfloat16() -> np.dtype[Any] | None:
     try:
-        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         return None
+    return found
 
 
-class Misfit(ValueError):
+class Misfit(ValueError):  # noqa: N818 - a finding, which its caller turns into an error
     """Why a value does not fit: `index` and `value` of the first misfit where there is one."""
 
     def __init__(self, complaint: str, index: tuple[int, ...] | None = None, value: Any = None) -> None:
@@ -61,7 +62,7 @@ def canonical_name(name: object) -> str:
     if isinstance(name, str) and name == BFLOAT16:
         return BFLOAT16
     try:
-        dtype = np.dtype(name)  # type: ignore[call-overload]
+        dtype: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
     except TypeError:
         raise ValueError("is not a dtype that numpy knows") from None
     if dtype.name == BFLOAT16:
@@ -135,7 +136,9 @@ def to_array(value: object) -> tuple[NDArray[Any], bool]:
         return np.ascontiguousarray(array).view(np.uint16), True
     if array.dtype.kind not in "biufcmM":
         index, first = first_of(array)
-        kind = {"O": "an object", "U": "a string", "S": "a byte string", "V": "a record"}.get(array.dtype.kind, "no number")
+        kind = {"O": "an object", "U": "a string", "S": "a byte string", "V": "a record"}.get(
+            array.dtype.kind, "no number"
+        )
         raise Misfit(f"is {kind}, and columns hold numbers", index, first)
     return array, False
 
@@ -151,7 +154,7 @@ def first_of(array: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> tupl
 
 
 def fit(value: object, column: ColumnType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """The value as a C-contiguous array of the column's dtype and this shape; Misfit with the reason when it does not fit."""
+    """The value as a C-contiguous array of the column's dtype and this shape; Misfit says why it does not fit."""
     array, bits = to_array(value)
     if array.shape != shape:
         raise Misfit(f"has shape {list(array.shape)}, and {list(shape)} is wanted")
@@ -182,7 +185,9 @@ def _fit_plain(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if have in "mM" or want in "mM":
         raise Misfit(f"is {array.dtype.name}, and {dtype.name} is wanted", *first_of(array))
     if _RANK[have] > _RANK[want]:
-        raise Misfit(f"is {array.dtype.name}, which does not fit {dtype.name} (convert it explicitly)", *first_of(array))
+        raise Misfit(
+            f"is {array.dtype.name}, which does not fit {dtype.name} (convert it explicitly)", *first_of(array)
+        )
     if have in "ui" and want in "ui":
         limits = np.iinfo(dtype)
         misfit = _outside(array, int(limits.min), int(limits.max))

@@ -9,7 +9,8 @@ An error's numbers are attributes; its message names the field, the index, the v
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,7 +257,8 @@ class NotPicklableError(NetreplayError, TypeError):
     """A handle that belongs to one process."""
 
 
-class Refusal(NamedTuple):
+@dataclass(frozen=True)
+class Refusal:
     """One refused item."""
 
     index: int

@@ -1,7 +1,7 @@
 """Where the bytes of steps and of sampled rows lie.
 
-A **step** is its observation columns, its action columns, then reward, terminated, truncated; each aligned to its item size,
-the whole rounded up to 8. An observation-only step has the first `observation_bytes` of it.
+A **step** is its observation columns, its action columns, then reward, terminated, truncated; each aligned to its
+item size, the whole rounded up to 8. An observation-only step has the first `observation_bytes` of it.
 
 A **row** is what one sampled item shows::
 
@@ -11,8 +11,8 @@ A **row** is what one sampled item shows::
     40  the action columns of the anchor step
     ..  for each observation column its F frames
 
-F is stack + n while n < stack: the frames overlap, obs is the first `stack` and next_obs the last `stack`. Otherwise F is
-2 x stack. Rows are a multiple of 8 bytes (16 where a column is complex128), so that torch can share them.
+F is stack + n while n < stack: the frames overlap, obs is the first `stack` and next_obs the last `stack`. Otherwise
+F is 2 x stack. Rows are a multiple of 8 bytes (16 where a column is complex128), so that torch can share them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ MAX_GATHERS = 1024  # NR_MAX_GATHERS
 MAX_STEP_BYTES = 2**26
 ITEM_BYTES = 24
 # Item columns: name, dtype, offset within the item's own bytes.
-ITEM_COLUMNS = (("version", "uint64", 0), ("reward", "float32", 8), ("discount", "float32", 12), ("length", "int32", 16))
+ITEM_COLUMNS = (
+    ("version", "uint64", 0),
+    ("reward", "float32", 8),
+    ("discount", "float32", 12),
+    ("length", "int32", 16),
+)
 
 
 def align(offset: int, size: int) -> int:
@@ -194,5 +199,7 @@ def row_layout(table: TableSpec, step: StepLayout, name: str = "") -> RowLayout:
     merged = _merge(gathers)
     if len(merged) > MAX_GATHERS:
         path = f"table.{name}.window.stack"
-        raise SpecError(f"{path}: {stack} makes rows of {len(merged)} pieces, above {MAX_GATHERS}", path=path, value=stack)
+        raise SpecError(
+            f"{path}: {stack} makes rows of {len(merged)} pieces, above {MAX_GATHERS}", path=path, value=stack
+        )
     return RowLayout(tuple(fields), merged, align(offset, largest))

@@ -1,8 +1,8 @@
 """How much memory a spec takes: defaults of its sizes, and the refusal, with the arithmetic, of what does not fit.
 
 Steps of a store by default: capacity x 1.125 (of its largest table; windows share steps), plus streams x (window - 1 +
-in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most capacity / 8 (but 1,024 at least).
-Streams by default: as many as fit an eighth of the capacity with their tails, 64 at least and 16,384 at most.
+in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most capacity / 8 (but 1,024 at
+least). Streams by default: as many as fit an eighth of the capacity with their tails, 64 at least and 16,384 at most.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ def available_memory() -> int | None:
     """Bytes that this process may still take: the least of what the machine and its control group have free."""
     found: list[int] = []
     try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     except OSError:
         pass
     for limit, used in (

@@ -69,7 +69,7 @@ class ColumnSpec:
             object.__setattr__(self, "dtype", canonical_name(self.dtype))
         except ValueError as complaint:
             raise _refuse("dtype", self.dtype, str(complaint)) from None
-        if isinstance(self.shape, str) or not hasattr(self.shape, "__iter__"):
+        if not isinstance(self.shape, list | tuple):
             raise _refuse("shape", self.shape, "is not a list of whole numbers")
         shape = tuple(_whole("shape", extent, 0, MAX_U32) for extent in self.shape)
         if len(shape) > 16:
@@ -118,7 +118,8 @@ class Window:
 class StoreSpec:
     """The columns of a stream's steps; reward (float32), terminated and truncated (bool) are always there.
 
-    `steps`, `streams` and `in_flight` are sizes; None takes the default that `netreplay.memory` reckons from the tables.
+    `steps`, `streams` and `in_flight` are sizes; None takes the default that `netreplay.memory` reckons from the
+    tables.
     """
 
     observation: Mapping[str, ColumnSpec]
@@ -174,7 +175,9 @@ class TableSpec:
         object.__setattr__(self, "exponent", _number("exponent", self.exponent, 0.0, 16.0))
         _whole("min_size", self.min_size, 0, MAX_U32)
         if self.min_size > self.capacity:
-            raise _refuse("min_size", self.min_size, f"is above the capacity of {self.capacity}: nothing would ever be drawn")
+            raise _refuse(
+                "min_size", self.min_size, f"is above the capacity of {self.capacity}: nothing would ever be drawn"
+            )
         _whole("leases", self.leases, 1, 2**24)
         if not isinstance(self.window, Window):
             raise _refuse("window", self.window, "is not a Window")

@@ -75,7 +75,9 @@ def from_json(text: str) -> Spec:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise MalformedError("the server's spec is not the JSON that a netreplay server sends") from None
     if found != FORMAT:
-        raise BadVersionError(f"the server's spec has format {found!r}, this client reads {FORMAT}: install equal versions")
+        raise BadVersionError(
+            f"the server's spec has format {found!r}, this client reads {FORMAT}: install equal versions"
+        )
     try:
         spec = _parse(document["spec"])
         own = json.loads(to_json(spec))
@@ -85,7 +87,9 @@ def from_json(text: str) -> Spec:
         raise MalformedError(f"the server's spec lacks or misplaces {error}") from None
     difference = first_difference(own, document)
     if difference is not None:
-        raise BadVersionError(f"the server lays its rows out differently (here, there): {difference}: install equal versions")
+        raise BadVersionError(
+            f"the server lays its rows out differently (here, there): {difference}: install equal versions"
+        )
     return spec
 
 

@@ -1,0 +1,78 @@
+"""`netreplay serve`: a replay memory behind an address, until SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from netreplay.appliance.config import POLLS, load, override, require_auth
+from netreplay.appliance.server import Server
+from netreplay.errors import BadConfigError
+from netreplay.memory import arithmetic, human
+
+
+def announce(server: Server) -> str:
+    """The line that says where it listens, what it took, and that it is ready."""
+    memory = human(server.engine_bytes + server.session_bytes)
+    sessions = f"{server.config.sessions} sessions {human(server.session_bytes)}"
+    how = f"auth {server.config.auth}, polling {server.config.poll}"
+    return f"netreplay: listening on {server.url}, memory {memory} ({sessions}), {how}: ready"
+
+
+def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None:
+    click.echo(announce(server))
+    if ready_file is not None:
+        partial = ready_file.with_name(ready_file.name + ".partial")
+        partial.write_text(server.url + "\n", encoding="ascii")
+        partial.replace(ready_file)
+    if ready_fd is not None:
+        os.write(ready_fd, (server.url + "\n").encode("ascii"))
+        os.close(ready_fd)
+
+
+@click.command()
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="TOML file: stores, tables, [server].")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+@click.option(
+    "--auth", type=click.Choice(["off"]), help="How clients are authenticated; until keys are there only 'off'."
+)
+@click.option("--poll", type=click.Choice(POLLS), help="'adaptive' sleeps when idle, 'busy' keeps its core.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to when ready."
+)
+@click.option("--ready-fd", type=int, help="Open file descriptor to write the address to when ready.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print how the memory is made up.")
+def serve(
+    path: str,
+    listen: str | None,
+    auth: str | None,
+    poll: str | None,
+    ready_file: Path | None,
+    ready_fd: int | None,
+    verbose: bool,
+) -> None:
+    """Serve a replay memory until SIGINT or SIGTERM."""
+    spec, config = load(Path(path))
+    config = override(config, listen=listen, auth=auth, poll=poll)
+    require_auth(config)
+    with Server(spec, config) as server:
+
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            server.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        server.start()
+        try:
+            _tell(server, ready_file, ready_fd)
+        except OSError as error:
+            raise BadConfigError(f"--ready-file or --ready-fd: {error.strerror}") from None
+        if verbose:
+            for line in arithmetic(spec):
+                click.echo(f"netreplay: {line}")
+        server.wait()
+    click.echo("netreplay: stopped")

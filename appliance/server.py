@@ -1,0 +1,153 @@
+"""A server in this process: engine, protocol and socket, run by a thread of the C."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import Any, NamedTuple
+
+from netreplay._binding import ffi, lib
+from netreplay._engine import Plan, create, plan
+from netreplay.address import host_port
+from netreplay.appliance.config import ServerConfig
+from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
+from netreplay.spec import Spec
+
+_WAYS_OUT = {
+    errno.EADDRINUSE: "another process listens there: stop it, or choose another port (0 takes any free one)",
+    errno.EACCES: "no permission: ports below 1024 need root; choose a higher one",
+    errno.EPERM: "no permission: a rule of this machine forbids it",
+    errno.EADDRNOTAVAIL: "this machine has no such address: `ip address` shows those it has; 0.0.0.0 takes all",
+    errno.EAFNOSUPPORT: "this machine has no such address family: IPv6 may be off",
+}
+
+
+class ServerCounters(NamedTuple):
+    """What the loop has done, as struct nr_appliance_counters."""
+
+    polls: int
+    empty_polls: int
+    busy_ns: int
+    idle_ns: int
+    datagrams_in: int
+    datagrams_out: int
+    bytes_in: int
+    bytes_out: int
+    dropped_out: int
+    malformed: int
+    bad_version: int
+    no_session: int
+    wrong_peer: int
+    refused: int
+    duplicates: int
+    sessions_open: int
+    sessions_opened: int
+    sessions_swept: int
+    streams_open: int
+    sessions_bytes: int
+    longest_quantum_ns: int
+    batches: int
+    """SAMPLE requests answered in full"""
+    sampled_bytes: int
+    """bytes of rows sent, first time and again"""
+    inserts: int
+    updates: int
+    publishes: int
+    fetches: int
+    pings: int
+
+
+def _appliance_config(config: ServerConfig, host: Any) -> Any:
+    made = ffi.new("struct nr_appliance_config *")
+    made.host, made.port, made.sessions = host, config.port, config.sessions
+    made.poll = lib.NR_POLL_BUSY if config.poll == "busy" else lib.NR_POLL_ADAPTIVE
+    made.session_ns, made.max_datagram = int(config.session_timeout * 1e9), config.max_datagram
+    return made
+
+
+def _cannot_listen(config: ServerConfig, status: int, system_error: int) -> NetreplayError:
+    where = host_port(config.host, config.port)
+    if status == lib.NR_BAD_ADDRESS:
+        return BadAddressError(f"{where}: no such address or name to listen on", value=where)
+    if status == lib.NR_SYSTEM:
+        reason = os.strerror(system_error)
+        way_out = _WAYS_OUT.get(system_error, "see the system's message")
+        error = SystemRefusedError(f"{where}: cannot listen: {reason}; {way_out}")
+        error.errno = system_error
+        return error
+    return error_for(status or lib.NR_NO_MEMORY, f"{where}: cannot serve")
+
+
+class Server:
+    """Opened: listening, memory taken. `run()` serves until `stop()`; `close()` gives everything back."""
+
+    def __init__(self, spec: Spec, config: ServerConfig) -> None:
+        self._ptr: Any = None
+        self.plan: Plan = plan(spec)
+        self.config = config
+        host = ffi.new("char[]", config.host.encode())
+        made = _appliance_config(config, host)
+        self.session_bytes = int(lib.nr_appliance_session_bytes(made))
+        """bytes beside the engine"""
+        engine, self.engine_bytes = create(self.plan, limit=config.memory, beside=self.session_bytes)
+        status, system_error = ffi.new("int *"), ffi.new("int *")
+        text = ffi.new("char[]", self.plan.spec.to_json().encode())
+        ptr = lib.nr_appliance_open(engine, self.plan.config, text, made, status, system_error)
+        if ptr == ffi.NULL:
+            lib.nr_engine_destroy(engine)
+            raise _cannot_listen(config, status[0], system_error[0])
+        self._ptr = ptr
+        self._thread: threading.Thread | None = None
+        self._status = 0
+        self.port = int(lib.nr_appliance_port(ptr))
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"udp://{host_port(self.config.host, self.port)}"
+
+    def start(self) -> None:
+        """Serves in a thread of its own."""
+
+        def run() -> None:
+            self._status = int(lib.nr_appliance_run(self._ptr))
+
+        self._thread = threading.Thread(target=run, name="netreplay-server", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the loop ends; signal handlers run meanwhile. Raises what ended it."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._status:
+            raise error_for(self._status, f"{self.url}: the loop ended")
+
+    def stop(self) -> None:
+        """Makes the loop end within milliseconds; from any thread and any signal handler."""
+        if self._ptr is not None:
+            lib.nr_appliance_stop(self._ptr)
+
+    def counters(self) -> ServerCounters:
+        """What the loop has done so far."""
+        if self._ptr is None:
+            raise Closed(f"{self.url} is closed")
+        counters = ffi.new("struct nr_appliance_counters *")
+        lib.nr_appliance_counters(self._ptr, counters)
+        return ServerCounters(*(int(getattr(counters, name)) for name in ServerCounters._fields))
+
+    def close(self) -> None:
+        """Stops and gives memory and port back."""
+        if self._ptr is None:
+            return
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        ptr, self._ptr = self._ptr, None
+        lib.nr_appliance_close(ptr)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
