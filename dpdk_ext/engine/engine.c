@@ -175,6 +175,15 @@ uint32_t nr_engine_set_count(const struct nr_engine *engine)
     return engine->set_count;
 }
 
+uint32_t nr_engine_streams(const struct nr_engine *engine)
+{
+    uint32_t open = 0;
+
+    for (uint32_t i = 0; i < engine->store_count; i++)
+        open += engine->stores[i].open;
+    return open;
+}
+
 int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct nr_table_info *info)
 {
     *info = (struct nr_table_info){0};

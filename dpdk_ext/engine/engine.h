@@ -90,6 +90,7 @@ void nr_engine_destroy(struct nr_engine *engine);
 uint32_t nr_engine_store_count(const struct nr_engine *engine);
 uint32_t nr_engine_table_count(const struct nr_engine *engine);
 uint32_t nr_engine_set_count(const struct nr_engine *engine);
+uint32_t nr_engine_streams(const struct nr_engine *engine); /* open now, of all stores */
 
 /* ---- Streams ---- */
 

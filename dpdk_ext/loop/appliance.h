@@ -28,7 +28,8 @@ struct nr_appliance_counters {
     uint64_t inserts, updates, publishes, fetches, pings; /* requests completed */
 };
 
-/* Takes the engine over. NR_SYSTEM: *system_error has the errno (EADDRINUSE, EACCES, EADDRNOTAVAIL ...). `spec` is copied. */
+/* Takes the engine over, unless it fails. NR_SYSTEM: *system_error has the errno (EADDRINUSE, EACCES, EADDRNOTAVAIL ...);
+ * NR_BAD_ADDRESS: no such host. `spec` is copied. */
 struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr_engine_config *engine_config, const char *spec,
                                        const struct nr_appliance_config *config, int *status, int *system_error);
 uint16_t nr_appliance_port(const struct nr_appliance *appliance);
