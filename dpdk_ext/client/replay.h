@@ -24,7 +24,7 @@ struct nr_connect_options {
     uint64_t seed;         /* of session nonces; 0: from the operating system */
 };
 
-/* Takes the engine over: it is destroyed with the replay. `spec` (UTF-8, copied) is what nr_replay_spec answers. */
+/* Takes the engine over: it is destroyed with the replay (not when the answer is NULL). `spec` (UTF-8, copied) is what nr_replay_spec answers. */
 struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status);
 /* Resolves and opens a socket, sends HELLO and waits for the spec up to timeout_ns (0: as long as nr_operation_wait would be
  * called; here the call is sliced by the caller repeating nr_replay_ready). */
@@ -32,7 +32,8 @@ struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr
 /* NR_OK when connected and the spec is here; NR_PENDING after wait_ns without; NR_BAD_VERSION, NR_TOO_MANY, NR_REFUSED. */
 int nr_replay_ready(struct nr_replay *replay, uint64_t wait_ns);
 const char *nr_replay_spec(const struct nr_replay *replay);
-/* The layouts that the caller reckoned from the spec; needed before actors, samples and updates (network; local has them). */
+/* The layouts that the caller reckoned from the spec; needed once before actors, samples and updates (network; local has
+ * them). Later calls change nothing. */
 int nr_replay_layout(struct nr_replay *replay, const struct nr_engine_config *config);
 void nr_replay_close(struct nr_replay *replay); /* any thread, more than once */
 void nr_replay_free(struct nr_replay *replay);  /* after close, when no other call is inside */
@@ -108,8 +109,10 @@ int nr_actor_staged_rows(struct nr_actor *actor, uint32_t table, void *rows); /*
 int nr_actor_commit(struct nr_actor *actor, const double *priority);
 void nr_actor_rollback(struct nr_actor *actor); /* as if the staged call had not been made */
 
-/* Waits until every item formed so far is decided. Then nr_actor_keys says how many, and takes them: key (NR_KEY_NONE when
- * refused, or when its acknowledgement was lost with a session) and status (enum nr_status) per item, in the order formed. */
+/* Waits until every item committed so far is decided. Then nr_actor_keys says how many (capacity 0), and takes up to `capacity` of
+ * them: key (NR_KEY_NONE when refused, or when its acknowledgement was lost with a session) and status (enum nr_status) per item,
+ * in the order formed. The newest NR_KEPT_KEYS are kept until taken. Returns how many were there, or were taken. */
+enum { NR_KEPT_KEYS = 1 << 20 };
 int nr_actor_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation **operation);
 uint64_t nr_actor_keys(struct nr_actor *actor, uint64_t capacity, uint64_t *keys, int32_t *statuses);
 
@@ -117,19 +120,20 @@ struct nr_actor_counters {
     uint64_t steps, items, acknowledged, refused;
     uint64_t episodes;
     uint64_t truncated_dropped; /* anchors without item: truncated with n < stack */
-    uint64_t lost;              /* acknowledged items that a restarted server no longer has */
-    uint64_t reconnects;        /* sessions beyond the first */
-    uint64_t streams_replaced;  /* new ids after NR_STREAM_GONE */
+    uint64_t lost; /* acknowledged items that a restarted server no longer has */
+    uint64_t reconnects; /* sessions beyond the first */
+    uint64_t streams_replaced; /* new ids after NR_STREAM_GONE */
+    uint64_t keys_dropped; /* never taken by nr_actor_keys, and older than the newest NR_KEPT_KEYS */
 };
 void nr_actor_counters(struct nr_actor *actor, struct nr_actor_counters *counters);
 void nr_actor_version(struct nr_actor *actor, uint64_t version); /* the `version` column of items formed from now on */
-void nr_actor_close(struct nr_actor *actor);                     /* frees; flush first */
+void nr_actor_close(struct nr_actor *actor); /* frees; flush first */
 
 /* What a reconnect lost: items of a stream acknowledged by an earlier server and absent from this one. */
 struct nr_loss {
     uint8_t stream[16];
     uint64_t first_item, items; /* numbers within the stream */
-    uint64_t incarnation;       /* of the server that is here now */
+    uint64_t incarnation; /* of the server that is here now */
 };
 uint32_t nr_replay_losses(struct nr_replay *replay, uint32_t capacity, struct nr_loss *losses); /* takes them */
 
@@ -174,7 +178,8 @@ struct nr_ping {
     uint64_t round_trip_ns;
     uint64_t server_ns; /* from its receive to its send stamp; 0 for local */
 };
-int nr_ping(struct nr_replay *replay, uint32_t payload_bytes, struct nr_ping *ping, uint64_t wait_ns, struct nr_operation **operation);
+int nr_ping(struct nr_replay *replay, uint32_t payload_bytes, struct nr_ping *ping, uint64_t wait_ns,
+            struct nr_operation **operation);
 
 struct nr_replay_counters {
     uint64_t datagrams_sent, datagrams_received, bytes_sent, bytes_received;

@@ -1,0 +1,527 @@
+/* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
+ * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "runtime.h"
+#include "update.h"
+
+enum {
+    OWNER = 1,             /* of every stream */
+    AHEAD = 8,             /* steps that an actor may stage while earlier ones wait for space */
+    PUBLISHER = 1,         /* a publication is written in one call: they never overlap */
+    RETRY_NS = 5000000,    /* how soon a publication waiting for readers' patience looks again */
+    PATIENCE = 1000000000, /* of a set's buffer with its readers, ns */
+};
+
+struct nr_local {
+    struct nr_replay replay; /* first */
+    struct nr_engine *engine;
+    struct nr_sample *first_waiting, **last_waiting; /* samples not drawn yet, by age */
+    uint32_t blocked_actors; /* actors with committed steps or items that wait */
+    uint32_t publications;   /* that wait: sleepers look again after RETRY_NS */
+    uint8_t passed[NR_MAX_TABLES]; /* scratch of draw_waiting */
+};
+
+/* A part's own memory. */
+struct part_draw {
+    struct nr_draw draw;
+    struct nr_draw_entry entries[NR_SAMPLE_PART];
+};
+
+static struct nr_local *local_of(const struct nr_replay *replay)
+{
+    return (struct nr_local *)replay;
+}
+
+/* ---- Inserting ---- */
+
+static uint32_t local_places(const struct nr_store_config *store)
+{
+    return store->window + AHEAD;
+}
+
+static int local_actor_open(struct nr_actor *actor)
+{
+    struct nr_engine *engine = local_of(actor->replay)->engine;
+
+    for (uint32_t r = 0; r < actor->streams; r++) {
+        struct nr_stream_position position;
+        uint8_t id[16];
+        int status = getrandom(id, sizeof(id), 0) == sizeof(id) ? NR_OK : NR_SYSTEM;
+
+        if (status == NR_OK)
+            status = nr_stream_open(engine, actor->store, id, OWNER, &position);
+        if (status != NR_OK) {
+            while (r-- > 0)
+                nr_stream_close(engine, actor->stream[r], OWNER);
+            return status;
+        }
+        actor->stream[r] = position.handle;
+    }
+    return NR_OK;
+}
+
+/* Steps of the stream below `end` into the engine, as far as they go. */
+static int write_steps(struct nr_actor *actor, uint32_t stream, uint64_t end, uint64_t now)
+{
+    struct nr_engine *engine = local_of(actor->replay)->engine;
+
+    while (actor->written[stream] < end) {
+        uint64_t number = actor->written[stream];
+        uint32_t total = nr_history_total(&actor->history, stream, number);
+        int status = nr_step_write(engine, actor->stream[stream], OWNER, number, total, 0,
+                                   nr_history_step(&actor->history, stream, number), total, now, &actor->replay->append_wait);
+
+        if (nr_is_wait(status))
+            return status;
+        actor->written[stream]++;
+    }
+    return NR_OK;
+}
+
+/* Gives the engine what is committed, in order, until something waits. Items are decided as they go in. */
+static int push_items(struct nr_actor *actor, uint64_t now)
+{
+    struct nr_engine *engine = local_of(actor->replay)->engine;
+
+    for (; actor->head < actor->committed; actor->head++) {
+        struct nr_formed *formed = nr_actor_item(actor, actor->head);
+        uint32_t stream = formed->row;
+        uint64_t key;
+        int status = write_steps(actor, stream, formed->item.first_step + formed->item.steps, now);
+
+        if (status != NR_OK)
+            return status;
+        formed->item.number = actor->next_item[stream];
+        formed->item.columns = formed->columns;
+        status = nr_item_insert(engine, actor->formers->former[formed->former].config.table, actor->stream[stream], OWNER,
+                                &formed->item, now, &key, &actor->replay->append_wait);
+        if (nr_is_wait(status))
+            return status;
+        actor->next_item[stream]++;
+        nr_actor_decide(actor, actor->head, status, key);
+    }
+    for (uint32_t r = 0; r < actor->streams; r++) {
+        int status = write_steps(actor, r, nr_actor_end_of(actor, r), now);
+
+        if (status != NR_OK)
+            return status;
+    }
+    return NR_OK;
+}
+
+static bool behind(const struct nr_actor *actor)
+{
+    if (actor->head < actor->committed)
+        return true;
+    for (uint32_t r = 0; r < actor->streams; r++) {
+        if (actor->written[r] < nr_actor_end_of(actor, r))
+            return true;
+    }
+    return false;
+}
+
+/* ---- Sampling ---- */
+
+static struct part_draw *draw_of(const struct nr_sample_part *part)
+{
+    return (struct part_draw *)part->own;
+}
+
+/* Draws the parts that are not drawn yet, as far as that goes. */
+static void draw_parts(struct nr_sample *sample, uint64_t now)
+{
+    struct nr_engine *engine = local_of(sample->replay)->engine;
+
+    while (sample->done < sample->parts) {
+        struct nr_sample_part *part = &sample->part[sample->done];
+        struct nr_draw *draw = &draw_of(part)->draw;
+        uint8_t *rows = sample->rows + (size_t)sample->done * NR_SAMPLE_PART * sample->row_bytes;
+        uint64_t bytes = (uint64_t)part->count * sample->row_bytes, offset = 0;
+
+        draw->entries = draw_of(part)->entries;
+
+        int status = nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait);
+
+        if (nr_is_wait(status))
+            return;
+        while (status == NR_OK && offset < bytes) {
+            uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
+
+            status = nr_draw_copy(engine, draw, offset, rows + offset, length);
+            offset += length;
+        }
+        if (status != NR_OK) {
+            nr_draw_settle(engine, draw, NR_SETTLE_RELEASE | NR_SETTLE_REFUND);
+            sample->status = status;
+            return;
+        }
+        nr_draw_settle(engine, draw, NR_SETTLE_RELEASE);
+        part->head = draw->head;
+        part->whole = 1;
+        sample->done++;
+    }
+    sample->status = NR_OK;
+    memset(&sample->wait, 0, sizeof(sample->wait));
+}
+
+/* Tries the waiting samples by age; one that must wait holds back the later ones of its table. */
+static bool draw_waiting(struct nr_local *local, uint64_t now)
+{
+    struct nr_sample **link = &local->first_waiting;
+    bool drawn = false;
+
+    memset(local->passed, 0, local->replay.layout->config.table_count);
+    while (*link != NULL) {
+        struct nr_sample *sample = *link;
+
+        if (!local->passed[sample->table]) {
+            draw_parts(sample, now);
+            if (sample->status != NR_PENDING) {
+                *link = sample->waiting;
+                drawn = true;
+                continue;
+            }
+            local->passed[sample->table] = 1;
+        }
+        link = &sample->waiting;
+    }
+    local->last_waiting = link;
+    return drawn;
+}
+
+/* ---- Progress ---- */
+
+static bool push_blocked(struct nr_local *local, uint64_t now)
+{
+    bool moved = false;
+
+    local->blocked_actors = 0;
+    for (struct nr_actor *actor = local->replay.actors; actor != NULL; actor = actor->next) {
+        if (!behind(actor))
+            continue;
+        if (push_items(actor, now) == NR_OK)
+            moved = true;
+        else
+            local->blocked_actors++;
+    }
+    return moved;
+}
+
+/* Something changed in the engine: tries again what waits. */
+static void advance(struct nr_local *local, uint64_t now)
+{
+    bool moved;
+
+    if (local->first_waiting != NULL || local->blocked_actors != 0) {
+        do {
+            moved = local->blocked_actors != 0 && push_blocked(local, now);
+            moved = (local->first_waiting != NULL && draw_waiting(local, now)) || moved;
+        } while (moved && (local->first_waiting != NULL || local->blocked_actors != 0));
+    }
+    nr_notify(&local->replay);
+}
+
+static void local_push(struct nr_actor *actor, uint64_t now)
+{
+    struct nr_local *local = local_of(actor->replay);
+
+    /* Space that comes free is for those who wait already. */
+    if (local->blocked_actors != 0 || push_items(actor, now) != NR_OK)
+        local->blocked_actors++;
+    advance(local, now);
+}
+
+static uint32_t local_room(const struct nr_actor *actor, uint32_t stream)
+{
+    return actor->history.ring - (uint32_t)(actor->episodes[stream].next - actor->written[stream]);
+}
+
+static bool local_actor_close(struct nr_actor *actor)
+{
+    struct nr_local *local = local_of(actor->replay);
+
+    for (uint32_t r = 0; r < actor->streams; r++)
+        nr_stream_close(local->engine, actor->stream[r], OWNER);
+    advance(local, nr_clock());
+    return true;
+}
+
+static int local_sample_start(struct nr_sample *sample, uint64_t now)
+{
+    struct nr_local *local = local_of(sample->replay);
+    bool queued = false;
+
+    for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
+        queued = queued || other->table == sample->table;
+    if (!queued)
+        draw_parts(sample, now);
+    if (sample->status != NR_PENDING) {
+        int status = sample->status;
+
+        if (status != NR_OK) {
+            for (uint32_t i = 0; i < sample->done; i++)
+                nr_draw_settle(local->engine, &draw_of(&sample->part[i])->draw, NR_SETTLE_REFUND);
+            return status;
+        }
+        return NR_OK;
+    }
+    sample->waiting = NULL;
+    *local->last_waiting = sample;
+    local->last_waiting = &sample->waiting;
+    return NR_OK;
+}
+
+static int local_sample_poll(struct nr_sample *sample, uint64_t now)
+{
+    (void)now;
+    return sample->status;
+}
+
+static void local_sample_end(struct nr_sample *sample, bool taken, uint64_t now)
+{
+    struct nr_local *local = local_of(sample->replay);
+
+    if (sample->status == NR_PENDING) {
+        struct nr_sample **link = &local->first_waiting;
+
+        while (*link != sample)
+            link = &(*link)->waiting;
+        *link = sample->waiting;
+        if (local->last_waiting == &sample->waiting)
+            local->last_waiting = link;
+    }
+    for (uint32_t i = 0; i < sample->done; i++)
+        nr_draw_settle(local->engine, &draw_of(&sample->part[i])->draw, taken ? NR_SETTLE_COMMIT : NR_SETTLE_REFUND);
+    advance(local, now);
+}
+
+/* ---- Operations ---- */
+
+static int publish(struct nr_local *local, struct nr_operation *operation, uint64_t now)
+{
+    const struct nr_publish_call *call = &operation->publish;
+    int status = nr_parameters_begin(local->engine, call->set, PUBLISHER, call->length, call->expect, now, &operation->wait);
+
+    for (uint64_t offset = 0; status == NR_OK && offset < call->length;) {
+        uint32_t length = call->length - offset < 1u << 30 ? (uint32_t)(call->length - offset) : 1u << 30;
+
+        status =
+            nr_parameters_write(local->engine, call->set, PUBLISHER, offset, (const uint8_t *)call->bytes + offset, length, now);
+        offset += length;
+    }
+    if (status == NR_OK)
+        status = nr_parameters_finish(local->engine, call->set, PUBLISHER, call->version);
+    return nr_is_wait(status) ? NR_PENDING : status;
+}
+
+static int fetch(struct nr_local *local, struct nr_operation *operation, uint64_t now)
+{
+    const struct nr_fetch_call *call = &operation->fetch;
+    struct nr_fetched *fetched = call->fetched;
+    uint64_t bytes;
+    int status = nr_parameters_version(local->engine, call->set, &fetched->version, &bytes);
+
+    if (status != NR_OK || fetched->version <= call->newer_than)
+        return status;
+    fetched->data = malloc(bytes != 0 ? bytes : 1);
+    if (fetched->data == NULL)
+        return NR_NO_MEMORY;
+    fetched->length = bytes;
+    for (uint64_t offset = 0; status == NR_OK && offset < bytes;) {
+        uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
+
+        /* This reader is done when the call returns: read long ago, the buffer is the next publisher's. */
+        status =
+            nr_parameters_read(local->engine, call->set, fetched->version, offset, fetched->data + offset, length, now - PATIENCE);
+        offset += length;
+    }
+    if (status != NR_OK)
+        nr_fetched_free(fetched);
+    return status;
+}
+
+static int tables(struct nr_local *local, const struct nr_tables_call *call)
+{
+    uint32_t count = nr_engine_table_count(local->engine);
+
+    for (uint32_t i = 0; i < count && i < call->capacity; i++)
+        nr_table_info(local->engine, i, &call->tables[i]);
+    return NR_OK;
+}
+
+static int update(struct nr_local *local, struct nr_operation *operation, uint64_t now)
+{
+    struct nr_update_call *call = &operation->update;
+    int status =
+        nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities, call->distinct_outcome);
+
+    if (status == NR_OK)
+        nr_update_finish(call);
+    advance(local, now);
+    return status;
+}
+
+static int local_operation_poll(struct nr_operation *operation, uint64_t now)
+{
+    struct nr_local *local = local_of(operation->replay);
+
+    switch (operation->kind) {
+    case NR_FLUSH:
+        operation->wait = operation->replay->append_wait;
+        return operation->flush.actor->decided >= operation->flush.target ? NR_OK : NR_PENDING;
+    case NR_PUBLISH:
+        return publish(local, operation, now);
+    default:
+        return NR_OK;
+    }
+}
+
+static int local_operation_start(struct nr_operation *operation, uint64_t now)
+{
+    struct nr_local *local = local_of(operation->replay);
+    int status;
+
+    switch (operation->kind) {
+    case NR_UPDATE:
+        return update(local, operation, now);
+    case NR_FETCH:
+        return fetch(local, operation, now);
+    case NR_TABLES:
+        return tables(local, &operation->tables);
+    case NR_PING:
+        *operation->ping.ping = (struct nr_ping){.round_trip_ns = nr_clock() - now};
+        return NR_OK;
+    default:
+        status = local_operation_poll(operation, now);
+        operation->counted = status == NR_PENDING && operation->kind == NR_PUBLISH;
+        local->publications += operation->counted;
+        return status;
+    }
+}
+
+static void local_operation_end(struct nr_operation *operation)
+{
+    local_of(operation->replay)->publications -= operation->counted;
+    operation->counted = 0;
+}
+
+/* ---- The rest ---- */
+
+static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
+{
+    struct nr_local *local = local_of(replay);
+
+    if (local->publications != 0 && until - now > RETRY_NS)
+        until = now + RETRY_NS;
+    nr_sleep(replay, until);
+}
+
+static int local_ready(struct nr_replay *replay)
+{
+    (void)replay;
+    return NR_OK;
+}
+
+static int local_layout(struct nr_replay *replay)
+{
+    (void)replay;
+    return NR_OK;
+}
+
+static const char *local_spec(const struct nr_replay *replay)
+{
+    return replay->spec;
+}
+
+/* No thread, socket or timer: nothing to do at close or after a call. */
+static void local_nothing(struct nr_replay *replay)
+{
+    (void)replay;
+}
+
+static void local_blocked(struct nr_replay *replay, struct nr_blocked *blocked)
+{
+    (void)replay;
+    (void)blocked;
+}
+
+static uint32_t local_losses(struct nr_replay *replay, uint32_t capacity, struct nr_loss *losses)
+{
+    (void)replay;
+    (void)capacity;
+    (void)losses;
+    return 0;
+}
+
+static void local_counters(struct nr_replay *replay, struct nr_replay_counters *counters)
+{
+    (void)replay;
+    (void)counters;
+}
+
+static void local_destroy(struct nr_replay *replay)
+{
+    struct nr_local *local = local_of(replay);
+
+    nr_engine_destroy(local->engine);
+    nr_replay_end(replay);
+    free(local);
+}
+
+static const struct nr_backend local_backend = {
+    .destroy = local_destroy,
+    .close = local_nothing,
+    .ready = local_ready,
+    .layout = local_layout,
+    .spec = local_spec,
+    .wait = local_wait,
+    .leave = local_nothing,
+    .places = local_places,
+    .actor_open = local_actor_open,
+    .actor_close = local_actor_close,
+    .room = local_room,
+    .push = local_push,
+    .part_bytes = sizeof(struct part_draw),
+    .sample_start = local_sample_start,
+    .sample_poll = local_sample_poll,
+    .sample_end = local_sample_end,
+    .operation_start = local_operation_start,
+    .operation_poll = local_operation_poll,
+    .operation_end = local_operation_end,
+    .blocked = local_blocked,
+    .losses = local_losses,
+    .counters = local_counters,
+};
+
+struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status)
+{
+    struct nr_layout *layout = nr_layout_copy(config, status);
+    struct nr_local *local = layout != NULL ? calloc(1, sizeof(*local)) : NULL;
+
+    if (local == NULL) {
+        if (layout != NULL)
+            *status = NR_NO_MEMORY;
+        free(layout);
+        return NULL;
+    }
+    *status = nr_replay_begin(&local->replay, &local_backend);
+    if (*status != NR_OK) {
+        free(layout);
+        free(local);
+        return NULL;
+    }
+    local->replay.layout = layout;
+    local->replay.spec = strdup(spec);
+    if (local->replay.spec == NULL) {
+        nr_replay_end(&local->replay);
+        free(local);
+        *status = NR_NO_MEMORY;
+        return NULL;
+    }
+    local->engine = engine;
+    local->last_waiting = &local->first_waiting;
+    return &local->replay;
+}
