@@ -149,7 +149,8 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         const struct nr_record *record = nr_table_record(table, slot);
         bool drawable = (record->key & NR_KEY_GONE) == 0;
 
-        EXPECT(nr_table_slot(table, record->key) == slot && (record->key & ~NR_KEY_GONE) >> NR_KEY_BITS == table->shard >> NR_KEY_BITS,
+        EXPECT(nr_table_slot(table, record->key) == slot &&
+                   (record->key & ~NR_KEY_GONE) >> NR_KEY_BITS == table->shard >> NR_KEY_BITS,
                "table %u slot %u: key", index, slot);
         EXPECT(record->leases == leases[slot], "table %u slot %u: leases", index, slot);
         if (!drawable && record->leases == 0)
@@ -157,13 +158,15 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         leftovers += !drawable;
         EXPECT(nr_record_steps(record) <= table->window, "table %u slot %u: window", index, slot);
         for (uint32_t i = 0; i < nr_record_steps(record); i++) {
-            EXPECT(record->steps[i] < slab->fresh && nr_slab_whole(slab, record->steps[i]), "table %u slot %u: step %u", index, slot, i);
+            EXPECT(record->steps[i] < slab->fresh && nr_slab_whole(slab, record->steps[i]), "table %u slot %u: step %u", index,
+                   slot, i);
             references[record->steps[i]]++;
         }
     }
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(listed + leftovers + free == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps, "table %u: inserts and evictions", index);
+    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps, "table %u: inserts and evictions",
+           index);
     return audit_priorities(audit, table, index);
 }
 
@@ -196,16 +199,18 @@ static int audit_streams(const struct audit *audit, const struct nr_engine *engi
                 continue;
             EXPECT(ring[i] < store->slab.fresh && (store->slab.steps[ring[i]].state & NR_STEP_RINGED), "store %u stream %u: ring",
                    index, place);
-            EXPECT(stream->owner != 0 || nr_slab_whole(&store->slab, ring[i]), "store %u stream %u: unfinished, without owner", index,
-                   place);
+            EXPECT(stream->owner != 0 || nr_slab_whole(&store->slab, ring[i]), "store %u stream %u: unfinished, without owner",
+                   index, place);
             references[ring[i]]++;
             ringed++;
         }
     }
     EXPECT(ringed == store->slab.ringed, "store %u: ringed", index);
     EXPECT(open == store->open, "store %u: open streams", index);
-    for (uint32_t place = store->idle_oldest, before = NR_NONE; place != NR_NONE; before = place, place = streams->places[place].after) {
-        EXPECT(streams->places[place].open && streams->places[place].owner == 0 && streams->places[place].before == before && idle-- > 0,
+    for (uint32_t place = store->idle_oldest, before = NR_NONE; place != NR_NONE;
+         before = place, place = streams->places[place].after) {
+        EXPECT(streams->places[place].open && streams->places[place].owner == 0 && streams->places[place].before == before &&
+                   idle-- > 0,
                "store %u: idle streams", index);
         EXPECT(streams->places[place].after != NR_NONE || store->idle_newest == place, "store %u: newest idle stream", index);
     }
@@ -224,8 +229,8 @@ static int audit_slab(const struct audit *audit, const struct nr_slab *slab, uin
         EXPECT(slab->steps[place].references == references[place], "store %u step %u: %u references, held %u times", index, place,
                slab->steps[place].references, references[place]);
         used += references[place] > 0;
-        EXPECT(references[place] == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes, "store %u step %u: missing",
-               index, place);
+        EXPECT(references[place] == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes,
+               "store %u step %u: missing", index, place);
     }
     EXPECT(used == slab->used && slab->used <= slab->count, "store %u: used steps", index);
     for (uint32_t place = slab->free; place != NR_NONE; place = slab->steps[place].state)

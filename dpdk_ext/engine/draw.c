@@ -3,31 +3,29 @@
 
 #include "engine/space.h"
 #include "engine/state.h"
+#include "engine/view.h"
 
 _Static_assert(sizeof(struct nr_draw_entry) == NR_ROW_HEAD, "a row starts with its draw's entry");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are little-endian");
 
-/* The slab place that a piece of a row is taken from: within the window, whatever its delta says. */
-static inline uint32_t piece_place(const struct nr_piece *piece, const struct nr_record *record)
+static inline const uint8_t *step_source(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record)
 {
-    int32_t last = record->anchor + record->length;
-    int64_t position = (int64_t)(piece->kind == NR_PIECE_FROM_END ? last : record->anchor) + piece->delta;
-
-    return record->steps[position < 0 ? 0 : position > last ? last : position];
+    return nr_slab_step(slab, record->steps[nr_gather_step(gather, record->anchor, record->length)]) + gather->source;
 }
 
-static const uint8_t *piece_source(const struct nr_table *table, const struct nr_slab *slab, const struct nr_piece *piece,
-                                   const struct nr_draw_entry *entry, const struct nr_record *record)
+/* Where a piece's bytes come from; NULL for zeros. */
+static inline const uint8_t *piece_source(const struct nr_table *table, const struct nr_slab *slab, const struct nr_piece *piece,
+                                          const struct nr_draw_entry *entry, const struct nr_record *record)
 {
     switch (piece->kind) {
+    case NR_PIECE_STEP:
+        return step_source(slab, &piece->gather, record);
     case NR_PIECE_HEAD:
-        return (const uint8_t *)entry + piece->source;
+        return (const uint8_t *)entry;
     case NR_PIECE_COLUMNS:
-        return (const uint8_t *)record + table->columns + piece->source;
-    case NR_PIECE_ZERO:
-        return NULL;
+        return (const uint8_t *)record + table->columns;
     default:
-        return nr_slab_step(slab, piece_place(piece, record)) + piece->source;
+        return NULL;
     }
 }
 
@@ -76,8 +74,8 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
         record->sampled++;
         if (table->touch_steps) {
             for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
-                if (piece->kind == NR_PIECE_FROM_ANCHOR || piece->kind == NR_PIECE_FROM_END)
-                    __builtin_prefetch(nr_slab_step(slab, piece_place(piece, record)) + piece->source);
+                if (piece->touch)
+                    __builtin_prefetch(step_source(slab, &piece->gather, record));
             }
         }
     }
@@ -124,6 +122,23 @@ static inline void copy(uint8_t *target, const uint8_t *source, uint32_t length)
     }
 }
 
+/* A whole row; its first pieces are always the head and, if there are any, the columns. */
+static inline void copy_row(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
+                            const struct nr_record *record, uint8_t *target)
+{
+    memcpy(target, entry, NR_ROW_HEAD);
+    copy(target + NR_ROW_HEAD, (const uint8_t *)record + table->columns, table->item_bytes);
+    for (const struct nr_piece *piece = table->pieces + table->body, *end = table->pieces + table->piece_count; piece < end;
+         piece++) {
+        if (piece->kind == NR_PIECE_STEP)
+            copy(target + piece->gather.target, step_source(slab, &piece->gather, record), piece->gather.length);
+        else if (piece->gather.length == 4)
+            memset(target + piece->gather.target, 0, 4);
+        else
+            memset(target + piece->gather.target, 0, piece->gather.length);
+    }
+}
+
 /* Bytes [from, to) of a row. */
 static void copy_part(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
                       const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
@@ -134,14 +149,14 @@ static void copy_part(const struct nr_table *table, const struct nr_slab *slab, 
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
 
-        if (table->pieces[middle].target <= from)
+        if (table->pieces[middle].gather.target <= from)
             low = middle;
         else
             high = middle;
     }
     for (const struct nr_piece *piece = &table->pieces[low]; from < to; piece++) {
-        uint32_t skip = from - piece->target;
-        uint32_t length = piece->length - skip < to - from ? piece->length - skip : to - from;
+        uint32_t skip = from - piece->gather.target;
+        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
         const uint8_t *source = piece_source(table, slab, piece, entry, record);
 
         if (source != NULL)
@@ -171,14 +186,7 @@ int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t 
         uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
 
         if (part == table->row_bytes) {
-            for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
-                const uint8_t *source = piece_source(table, slab, piece, entry, record);
-
-                if (source != NULL)
-                    copy(out + piece->target, source, piece->length);
-                else
-                    memset(out + piece->target, 0, piece->length);
-            }
+            copy_row(table, slab, entry, record, out);
         } else {
             copy_part(table, slab, entry, record, from, from + part, out);
         }

@@ -113,9 +113,12 @@ int nr_stream_close(struct nr_engine *engine, uint32_t handle, uint32_t owner);
 void nr_stream_release_owner(struct nr_engine *engine, uint32_t owner);
 
 /* Writes bytes [offset, offset + length) of step `number`, which has `total` bytes (step_bytes or observation_bytes). The caller
- * passes each part once; a step that is whole already answers NR_DUPLICATE and is not written. NR_WAIT_SPACE leaves no trace.
- * Numbers within `window - 1 + in_flight` of the highest seen are accepted, older ones are duplicates, and one more than that
- * ahead of the highest is NR_BAD_WINDOW (the first step of a fresh stream may have any number). */
+ * passes each part once; a step that is whole already answers NR_DUPLICATE and is not written. NR_OK: the part was taken, whether
+ * or not others are missing. NR_WAIT_SPACE (of no table) leaves no trace.
+ * With span = window - 1 + in_flight and h the highest number seen: h - span + 1 to h + span are accepted, older ones answer
+ * NR_DUPLICATE, those further ahead NR_BAD_WINDOW (the first step of a fresh stream may have any number below 2^63).
+ * NR_BAD_LENGTH: no bytes, bytes beyond the step, more bytes than are missing, or another total than the step's first part had.
+ * NR_STREAM_GONE: not open, or not the owner's. */
 int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uint64_t number, uint32_t total, uint32_t offset,
                   const void *bytes, uint32_t length, uint64_t now, struct nr_wait *wait);
 
@@ -135,8 +138,9 @@ struct nr_item {
 };
 enum { NR_ITEM_DEFAULT_PRIORITY = 1 }; /* the largest raw priority in the table when the item becomes drawable, 1.0 when empty */
 
-/* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* decides the item: its
- * number is used up and a repeat answers NR_DUPLICATE. *key is set for NR_OK, else NR_KEY_NONE. */
+/* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* and NR_STREAM_GONE decides
+ * the item: its number, and those skipped before it, are used up and a repeat answers NR_DUPLICATE. *key is set for NR_OK, else
+ * NR_KEY_NONE. The default priority is asked for before an item makes room. NR_NO_TABLE: none, or not over the stream's store. */
 int nr_item_insert(struct nr_engine *engine, uint32_t table, uint32_t handle, uint32_t owner, const struct nr_item *item,
                    uint64_t now, uint64_t *key, struct nr_wait *wait);
 
@@ -176,8 +180,11 @@ struct nr_draw {
 
 enum { NR_SETTLE_RELEASE = 1, NR_SETTLE_COMMIT = 2, NR_SETTLE_REFUND = 4 };
 
-/* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. */
-int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now, struct nr_wait *wait);
+/* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. The entries must stay
+ * as they are until the draw is settled. A FIFO table gives its `count` oldest items, and waits (NR_WAIT_EMPTY, need = count) while
+ * it has fewer. NR_BAD_COUNT: none, more than the table's leases, or more than a FIFO table's capacity. */
+int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now,
+                 struct nr_wait *wait);
 /* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */
 int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length);
 /* Ends the lease and/or the reservation, as NR_SETTLE_* says. Repeats do nothing. A settled draw's memory is the caller's again
@@ -211,7 +218,9 @@ int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size);
 
 /* Publishing: begin, any number of writes that cover [0, bytes) exactly once, finish. `writer` names the publisher (never 0).
  * Begin answers NR_WAIT_TURN while another writes (for at most 1 s of its silence) or while the older buffer was read within the
- * last second; NR_CONFLICT when expect is neither UINT64_MAX ("whatever") nor the present version. A write renews the writer. */
+ * last second (for at most 1 s since it was first refused for that); NR_CONFLICT when expect is neither UINT64_MAX ("whatever")
+ * nor the present version. A write renews the writer. The writer's own begin starts anew. Write and finish answer NR_RESTART to
+ * one who lost the turn; finish answers NR_PENDING while bytes are missing. */
 int nr_parameters_begin(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t bytes, uint64_t expect, uint64_t now,
                         struct nr_wait *wait);
 int nr_parameters_write(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t offset, const void *bytes,

@@ -100,4 +100,12 @@ static inline void nr_slab_drop_ringed(struct nr_slab *slab, uint32_t place)
     nr_slab_drop(slab, place);
 }
 
+/* The ring takes its reference again, of a step that something else still holds. */
+static inline void nr_slab_hold_ringed(struct nr_slab *slab, uint32_t place)
+{
+    slab->steps[place].state |= NR_STEP_RINGED;
+    slab->steps[place].references++;
+    slab->ringed++;
+}
+
 #endif

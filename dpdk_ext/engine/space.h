@@ -7,7 +7,7 @@
 
 #include "engine/state.h"
 
-/* Tries to make a place in the store's slab. False when nothing that may give way would free one. */
+/* Sees to it that the store's slab has a free place. False when nothing that may give way would free one. */
 bool nr_space_for_step(struct nr_engine *engine, struct nr_store *store, uint64_t now);
 
 /* Takes the leases of the table's past-due draws back, oldest first, until `count` more drawn items may be held. */

@@ -275,16 +275,28 @@ int nr_stream_has(const struct nr_streams *streams, const struct nr_store *store
     return found == count ? NR_OK : NR_WAIT_STEPS;
 }
 
-/* Whether moving the head on to `head` would free a place. */
-static bool advance_frees(const struct nr_store *store, const uint32_t *ring, const struct nr_stream *stream, uint64_t head)
+/* Moves the head on, so that the ring has room for a step; what it overwrites helps to make a place in the slab. Without a place
+ * nothing changes. */
+static bool advance(struct nr_engine *engine, struct nr_store *store, struct nr_stream *stream, uint32_t *ring, uint64_t head,
+                    uint64_t now)
 {
-    for (uint64_t number = stream->head; number < head; number++) {
-        uint32_t step = ring[number % store->span];
+    struct nr_slab *slab = &store->slab;
 
-        if (step != NR_NONE && store->slab.steps[step].references == 1)
-            return true;
+    for (uint64_t number = stream->head; number < head; number++) {
+        if (ring[number % store->span] != NR_NONE)
+            nr_slab_drop_ringed(slab, ring[number % store->span]);
     }
-    return false;
+    if (!nr_space_for_step(engine, store, now)) {
+        /* No place is free, so none of these was freed: the ring can have them back. */
+        for (uint64_t number = stream->head; number < head; number++) {
+            if (ring[number % store->span] != NR_NONE)
+                nr_slab_hold_ringed(slab, ring[number % store->span]);
+        }
+        return false;
+    }
+    for (; stream->head < head; stream->head++)
+        ring[stream->head % store->span] = NR_NONE;
+    return true;
 }
 
 int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uint64_t number, uint32_t total, uint32_t offset,
@@ -323,21 +335,13 @@ int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uin
         if (is_short != (total < slab->step_bytes) || length > (step->state & NR_STEP_MISSING))
             return NR_BAD_LENGTH;
     } else {
-        if (!nr_slab_available(slab) && !(stream->head > 0 && advance_frees(store, ring, stream, head)) &&
-            !nr_space_for_step(engine, store, now))
-            return nr_wait_for(wait, NR_WAIT_SPACE, 0, 1);
-        if (stream->head == 0) {
-            stream->low = number;
-            stream->head = head;
-        }
-        for (; stream->head < head; stream->head++) {
-            uint32_t *old = &ring[stream->head % store->span];
+        bool first = stream->head == 0;
 
-            if (*old != NR_NONE)
-                nr_slab_drop_ringed(slab, *old);
-            *old = NR_NONE;
-        }
-        if (number < stream->low)
+        if (first ? !nr_space_for_step(engine, store, now) : !advance(engine, store, stream, ring, head, now))
+            return nr_wait_for(wait, NR_WAIT_SPACE, 0, 1);
+        if (first)
+            stream->head = head;
+        if (first || number < stream->low)
             stream->low = number;
         *cell = nr_slab_take(slab, total);
     }

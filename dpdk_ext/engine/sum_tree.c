@@ -28,22 +28,22 @@ void nr_sum_tree_find(const struct nr_sum_tree *tree, uint32_t count, const uint
             leaves[j] = 0;
         }
         for (uint32_t level = tree->height; level-- > 0;) {
+            const uint64_t *sums = tree->levels[level], *below = level > 0 ? tree->levels[level - 1] : sums;
+
             for (uint32_t j = 0; j < batch; j++) {
-                const uint64_t *node = &tree->levels[level][(uint64_t)leaves[j] * NR_SUM_TREE_FANOUT];
-                uint64_t sum = 0, before = 0, mass = rest[j];
+                const uint64_t *node = &sums[(uint64_t)leaves[j] * NR_SUM_TREE_FANOUT];
+                uint64_t before[NR_SUM_TREE_FANOUT] = {0}, mass = rest[j];
                 uint32_t child = 0;
 
-                /* Without branches: the child is the number of prefix sums that the mass reaches. The last is not asked: a mass
-                 * below the node's sum never reaches it. */
-                for (uint32_t i = 0; i < NR_SUM_TREE_FANOUT - 1; i++) {
-                    sum += node[i];
-                    child += mass >= sum;
-                    before = mass >= sum ? sum : before;
+                /* Without branches: the child is the number of prefix sums that the mass reaches. A mass below the node's sum
+                 * never falls on an empty child, since that one's prefix sum is reached with the one before it. */
+                for (uint32_t i = 1; i < NR_SUM_TREE_FANOUT; i++) {
+                    before[i] = before[i - 1] + node[i - 1];
+                    child += mass >= before[i];
                 }
-                rest[j] = mass - before;
+                rest[j] = mass - before[child];
                 leaves[j] = leaves[j] * NR_SUM_TREE_FANOUT + child;
-                if (level > 0)
-                    __builtin_prefetch(&tree->levels[level - 1][(uint64_t)leaves[j] * NR_SUM_TREE_FANOUT]);
+                __builtin_prefetch(&below[(uint64_t)leaves[j] * (level > 0 ? NR_SUM_TREE_FANOUT : 1)]);
             }
         }
         count -= batch;

@@ -1,10 +1,10 @@
 #include "engine/table.h"
 
-#include <stdlib.h>
-
 #include "engine/random.h"
 
-#define SMALL_ROW 2048 /* bytes; of larger rows the processor's own prefetching is enough */
+/* Of larger rows the processor's own prefetching is enough. */
+#define SMALL_ROW 2048 /* bytes */
+#define SMALL_COUNT 32 /* pieces */
 
 void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config)
 {
@@ -27,7 +27,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     table->generation_bits = NR_KEY_BITS - slot_bits;
     table->columns = (uint32_t)offsetof(struct nr_record, steps) + config->window * (uint32_t)sizeof(uint32_t);
     table->stride = nr_arena_stride(table->columns + config->item_bytes);
-    table->touch_steps = config->row_bytes <= SMALL_ROW;
+    table->touch_steps = config->row_bytes <= SMALL_ROW && config->gather_count <= SMALL_COUNT;
     nr_limiter_init(&table->limiter, config->min_size);
     table->records = nr_arena_take(arena, table->slots, table->stride);
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
@@ -37,18 +37,27 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     nr_selector_init(&table->selector, arena, &table->order, config->sampler, table->slots, config->capacity, config->exponent);
 }
 
-static void piece_add(struct nr_table *table, struct nr_piece piece)
+static void piece_add(struct nr_table *table, uint32_t kind, struct nr_gather gather)
 {
-    if (piece.length == 0)
+    if (gather.length == 0)
         return;
     if (table->piece_count > 0) {
         struct nr_piece *last = &table->pieces[table->piece_count - 1];
 
         /* What lies side by side in the same step is one copy. */
-        if (last->kind == piece.kind && last->delta == piece.delta && last->source + last->length == piece.source) {
-            last->length += piece.length;
+        if (last->kind == kind && last->gather.from_end == gather.from_end && last->gather.delta == gather.delta &&
+            last->gather.source + last->gather.length == gather.source) {
+            last->gather.length += gather.length;
             return;
         }
+    }
+    struct nr_piece piece = {.kind = (uint16_t)kind, .gather = gather, .touch = kind == NR_PIECE_STEP};
+    for (uint32_t i = 0; i < table->piece_count && i < SMALL_COUNT && piece.touch; i++) {
+        const struct nr_gather *other = &table->pieces[i].gather;
+
+        if (table->pieces[i].touch && other->from_end == gather.from_end && other->delta == gather.delta &&
+            other->source / NR_CACHE_LINE == gather.source / NR_CACHE_LINE)
+            piece.touch = 0;
     }
     table->pieces[table->piece_count++] = piece;
 }
@@ -58,8 +67,9 @@ void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint
     uint32_t filled = NR_ROW_HEAD + table->item_bytes;
 
     table->piece_count = 0;
-    piece_add(table, (struct nr_piece){.kind = NR_PIECE_HEAD, .length = NR_ROW_HEAD});
-    piece_add(table, (struct nr_piece){.kind = NR_PIECE_COLUMNS, .target = NR_ROW_HEAD, .length = table->item_bytes});
+    piece_add(table, NR_PIECE_HEAD, (struct nr_gather){.length = NR_ROW_HEAD});
+    piece_add(table, NR_PIECE_COLUMNS, (struct nr_gather){.target = NR_ROW_HEAD, .length = table->item_bytes});
+    table->body = table->piece_count;
     for (;;) {
         const struct nr_gather *next = NULL;
 
@@ -68,14 +78,10 @@ void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint
                 next = &gathers[i];
         }
         uint32_t end = next != NULL ? next->target : table->row_bytes;
-        piece_add(table, (struct nr_piece){.kind = NR_PIECE_ZERO, .target = filled, .length = end - filled});
+        piece_add(table, NR_PIECE_ZERO, (struct nr_gather){.target = filled, .length = end - filled});
         if (next == NULL)
             break;
-        piece_add(table, (struct nr_piece){.kind = next->from_end ? NR_PIECE_FROM_END : NR_PIECE_FROM_ANCHOR,
-                                           .target = next->target,
-                                           .length = next->length,
-                                           .source = next->source,
-                                           .delta = next->delta});
+        piece_add(table, NR_PIECE_STEP, *next);
         filled = next->target + next->length;
     }
 }

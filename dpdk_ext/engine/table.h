@@ -34,15 +34,13 @@ _Static_assert(offsetof(struct nr_record, steps) == 20, "a record's header takes
 _Static_assert(NR_MAX_WINDOW <= UINT16_MAX, "a window's positions fit 16 bits");
 
 /* What a piece of a row is made of. */
-enum nr_piece_kind { NR_PIECE_HEAD, NR_PIECE_COLUMNS, NR_PIECE_FROM_ANCHOR, NR_PIECE_FROM_END, NR_PIECE_ZERO };
+enum nr_piece_kind { NR_PIECE_STEP, NR_PIECE_HEAD, NR_PIECE_COLUMNS, NR_PIECE_ZERO };
 
 /* One piece of a row. Pieces are sorted by target and cover the row without gap. */
 struct nr_piece {
-    uint32_t target; /* bytes into the row */
-    uint32_t length; /* bytes, > 0 */
-    uint32_t source; /* bytes into the step, or into the head or the columns */
-    int32_t delta;   /* steps from the anchor or from the end */
-    uint32_t kind;   /* enum nr_piece_kind */
+    struct nr_gather gather; /* of a step; of other kinds only source, length and target count, source from their start */
+    uint16_t kind;           /* enum nr_piece_kind */
+    uint16_t touch;          /* first piece of its cache line in the step: prefetched when drawn */
 };
 
 struct nr_table {
@@ -51,6 +49,7 @@ struct nr_table {
     struct nr_piece *pieces;  /* of a row */
     uint32_t stride;          /* bytes from one record to the next */
     uint32_t piece_count;     /* pieces of a row */
+    uint32_t body;            /* index of the first piece after the head and the columns */
     uint32_t row_bytes;       /* of a row */
     uint32_t columns;         /* bytes into a record: where its columns start */
     uint32_t item_bytes;      /* of the columns */
