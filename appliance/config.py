@@ -58,7 +58,7 @@ def parse_server(value: Any) -> ServerConfig:
                 raise refuse(f"server.{key}", entries[key], "says again what server.listen says")
         try:
             entries["host"], entries["port"] = split_host_port(listen)
-        except (BadAddressError, AttributeError) as error:
+        except BadAddressError as error:
             raise SpecError(f"server.listen: {error}", path="server.listen", value=listen) from None
     for key in ("host",):
         if key in entries and (not isinstance(entries[key], str) or not entries[key]):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netreplay._binding import SLICE, ffi, lib, wait_slices
-from netreplay.clients.handle import Handle
+from netreplay.clients.acknowledged import Acknowledgements
+from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.losses import announce
 from netreplay.clients.priorities import Priority, staged_priorities
 from netreplay.clients.staging import Stage
@@ -22,19 +24,15 @@ from netreplay.errors import (
     BadCountError,
     Closed,
     ColumnError,
-    ItemsRefused,
     NoStoreError,
-    Refusal,
     Status,
     Timeout,
-    reason_of,
 )
 from netreplay.layout import ITEM_COLUMNS
 
 CLOSE_SECONDS = 0.8
 """how long close() waits for acknowledgements"""
 _AUTORESET = {None: "NONE", "next_step": "NEXT_STEP", "same_step": "SAME_STEP"}
-_NO_KEY = -1
 
 
 class ActorCounters(NamedTuple):
@@ -102,17 +100,16 @@ class Actor:
         self._writers = self._stage.writers
         self._columns = len(self._writers)
         self._rows = self._stage.rows
-        self._what = ffi.new("uint32_t[4]")
-        self._operation = ffi.new("struct nr_operation **")
-        self._first_wait = max(0, min(SLICE, int(self.timeout * 1e9) if self.timeout < 1 else SLICE))
+        self._reward, self._terminated, self._truncated = self._stage.results
+        self._binding = ffi.new("struct nr_binding *")
+        self._first_wait = SLICE if self.timeout >= 0.05 else int(max(self.timeout, 0.0) * 1e9)
         self._end_mask = ffi.new("uint8_t[]", [1] * num_envs)
         self._lock = threading.RLock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._staged = False
         self._closing = False
-        self._formed = 0  # items since the last flush
-        self._bad: dict[int, float] = {}  # their bad priorities, by index
+        self._acknowledged = Acknowledgements(handle, store, self._binding, lambda: self._closing)
         self._same_step = autoreset == "same_step"
-        self._done = False
         handle.retain()
         try:
             self._ptr = self._open()
@@ -182,29 +179,27 @@ class Actor:
         """
         if self._ptr is None or self._staged:
             self._refuse()
-        with self._lock:
+        self._acquire()
+        try:
             if len(columns) != self._columns:
                 self._name_columns(columns, self._writers)
-            try:
-                for name, write in self._writers:
-                    write(columns[name])
-            except KeyError:
-                self._name_columns(columns, self._writers)
-                raise
-            stage = self._stage
-            stage.reward(reward)
-            stage.terminated(terminated)
-            stage.truncated(truncated)
+            for name, write in self._writers:
+                if name not in columns:
+                    self._name_columns(columns, self._writers)
+                write(columns[name])
+            self._reward(reward)
+            self._terminated(terminated)
+            self._truncated(truncated)
             if self._same_step or final is not None:
                 self._take_final(final, final_mask)
             if priority is None:
-                status = lib.nr_binding_append(self._ptr, self._rows, ffi.NULL, self._first_wait, self._what)
+                status = lib.nr_binding_append(self._ptr, self._rows, self._first_wait, self._binding)
                 if status:
-                    self._continue(status, ffi.NULL)
-                else:
-                    self._formed += self._what[0]
+                    self._continue(status)
             else:
                 self._append_with(priority, ffi.NULL)
+        finally:
+            self._release()
 
     def end(self, *, priority: Priority = None, **observation: Any) -> None:
         """Ends the episode of a single environment with its final observation, after the row that was done."""
@@ -256,14 +251,12 @@ class Actor:
                     value=value,
                 )
 
-    def _wait_stage(self, status: int, end_mask: Any, stage: Any) -> int:
+    def _wait_stage(self, status: int, stage: Callable[[int], int]) -> int:
         """Repeats a stage that found no credits."""
         if status != Status.PENDING:
             return status
         return wait_slices(
-            lambda wait_ns: lib.NR_CLOSED if self._closing else stage(self._ptr, self._rows, end_mask, wait_ns),
-            self.timeout,
-            self._explain_append,
+            lambda wait_ns: int(lib.NR_CLOSED) if self._closing else stage(wait_ns), self.timeout, self._explain_append
         )
 
     def _explain_append(self, seconds: float) -> Timeout:
@@ -271,35 +264,32 @@ class Actor:
         lib.nr_replay_blocked(self._handle.ptr, blocked)
         return self._handle.explain(f"append to store {self.store!r}", blocked, seconds)
 
-    def _continue(self, status: int, end_mask: Any) -> None:
+    def _continue(self, status: int) -> None:
         """The rarer ends of an append: it had to wait, something was lost, a row was refused."""
-        if status == Status.PENDING:
-            status = self._wait_stage(
-                status, end_mask, lambda p, rows, mask, wait: lib.nr_binding_append(p, rows, mask, wait, self._what)
-            )
-        if status not in (Status.OK, lib.NR_BINDING_LOSS):
-            self._fail(status)
-        self._formed += self._what[0]
+        status = self._wait_stage(
+            status, lambda wait_ns: int(lib.nr_binding_append(self._ptr, self._rows, wait_ns, self._binding))
+        )
         if status == lib.NR_BINDING_LOSS:
             announce(self._handle, stacklevel=4)
+        elif status:
+            self._fail(status)
 
     def _append_with(self, priority: Priority, end_mask: Any) -> None:
-        what = self._what
+        items, row = ffi.addressof(self._binding, "items"), ffi.addressof(self._binding, "row")
 
-        def stage(p: Any, rows: Any, mask: Any, wait: int) -> int:
-            return int(lib.nr_actor_stage(p, rows, mask, wait, what, what + 1))
+        def stage(wait_ns: int) -> int:
+            return int(lib.nr_actor_stage(self._ptr, self._rows, end_mask, wait_ns, items, row))
 
-        status = self._wait_stage(stage(self._ptr, self._rows, end_mask, self._first_wait), end_mask, stage)
+        status = self._wait_stage(stage(self._first_wait), stage)
         if status:
             self._fail(status)
-        items = int(what[0])
         pointer = ffi.NULL
         self._staged = True
         try:
-            if priority is not None and items:
-                values = staged_priorities(self._ptr, self._handle.plan, items, self.num_envs, priority)
-                for index in np.flatnonzero(~(np.isfinite(values) & (values >= 0))):
-                    self._bad[self._formed + int(index)] = float(values[index])
+            count = int(items[0])
+            if priority is not None and count:
+                values = staged_priorities(self._ptr, self._handle.plan, count, self.num_envs, priority)
+                self._acknowledged.remember(self._acknowledged.formed(self._ptr), values)
                 pointer = ffi.from_buffer("double[]", values)
         except BaseException:
             lib.nr_actor_rollback(self._ptr)
@@ -310,12 +300,11 @@ class Actor:
         if status:
             lib.nr_actor_rollback(self._ptr)
             self._fail(status)
-        self._formed += items
 
     def _fail(self, status: int) -> None:
         what = f"append to store {self.store!r}"
         if status == Status.BAD_COUNT:
-            row = int(self._what[1])
+            row = int(self._binding.row)
             why = {
                 None: "a row after a done row must be end(...), and end(...) only follows a done row",
                 "next_step": "the row contradicts autoreset='next_step'",
@@ -335,69 +324,11 @@ class Actor:
         """
         if self._ptr is None or self._staged:
             self._refuse()
-        with self._lock:
-            self._flush(self.timeout if timeout is None else timeout)
-            return self._take_keys()
-
-    def _flush(self, timeout: float) -> None:
-        operation = self._operation
-        operation[0] = ffi.NULL
-
-        def step(wait_ns: int) -> int:
-            if self._closing:
-                return int(lib.NR_CLOSED)
-            if not operation[0]:
-                return int(lib.nr_actor_flush(self._ptr, wait_ns, operation))
-            status = int(lib.nr_operation_wait(operation[0], wait_ns))
-            if status != Status.PENDING:
-                operation[0] = ffi.NULL
-            return status
-
-        def give_up() -> None:
-            if operation[0]:
-                lib.nr_operation_cancel(operation[0])
-                operation[0] = ffi.NULL
-
-        def explain(seconds: float) -> Timeout:
-            blocked = ffi.new("struct nr_blocked *")
-            if operation[0]:
-                lib.nr_operation_blocked(operation[0], blocked)
-            else:
-                lib.nr_replay_blocked(self._handle.ptr, blocked)
-            return self._handle.explain(f"flush of store {self.store!r}", blocked, seconds)
-
+        self._acquire()
         try:
-            status = wait_slices(step, timeout, explain, give_up)
+            return self._acknowledged.flush(self._ptr, self.timeout if timeout is None else timeout)
         finally:
-            announce(self._handle, stacklevel=4)
-        if status:
-            give_up()
-            self._handle.fail(status, f"flush of store {self.store!r}")
-
-    def _take_keys(self) -> NDArray[np.int64]:
-        keys = np.empty(self._formed, np.int64)
-        statuses = np.empty(self._formed, np.int32)
-        if self._formed:
-            taken = lib.nr_actor_keys(
-                self._ptr, self._formed, ffi.from_buffer("uint64_t[]", keys), ffi.from_buffer("int32_t[]", statuses)
-            )
-            keys, statuses = keys[:taken], statuses[:taken]
-        bad, self._bad, self._formed = self._bad, {}, 0
-        failed = np.flatnonzero((statuses != Status.OK) & (statuses != Status.DUPLICATE))
-        if failed.size:
-            refused = [
-                Refusal(int(i), bad.get(int(i)), reason_of(int(statuses[i])), Status(int(statuses[i]))) for i in failed
-            ]
-            shown = "; ".join(
-                f"item {r.index}: {r.reason}" + ("" if r.value is None else f": {r.value!r}") for r in refused[:5]
-            )
-            more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
-            raise ItemsRefused(
-                f"store {self.store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}",
-                keys=keys,
-                refused=refused,
-            )
-        return keys
+            self._release()
 
     def counters(self) -> ActorCounters:
         """What this actor has done so far."""
@@ -431,9 +362,8 @@ class Actor:
             if self._ptr is None:
                 return
             try:
-                if self._formed and not self._closing and self._handle.dead is None:
-                    self._flush(max(0.05, timeout - (time.monotonic() - begin)))
-                    self._take_keys()
+                if not self._closing and self._handle.dead is None and self._acknowledged.open(self._ptr):
+                    self._acknowledged.flush(self._ptr, max(0.05, remaining(timeout, begin)))
             finally:
                 self._free()
         finally:
@@ -450,6 +380,7 @@ class Actor:
         """In a forked child: nothing of the parent's is touched again."""
         self._ptr = None
         self._lock = threading.RLock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
 
     def _refuse(self) -> None:
         if self._staged:

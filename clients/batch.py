@@ -42,19 +42,28 @@ class Batch:
     last of them is gone.
     """
 
-    __slots__ = ("_as_torch", "_draws", "_layout", "_rows", "_seen", "keys", "probabilities")
-
-    keys: Any
-    """int64 [B], for update_priorities; a copy"""
-    probabilities: Any
-    """float64 [B]: of each draw, that of the integer leaf; a copy"""
+    __slots__ = ("_as_torch", "_draws", "_layout", "_rows", "_seen")
 
     def __init__(self, rows: NDArray[Any], layout: RowLayout, draws: Draws, as_torch: bool = False) -> None:
         self._rows, self._layout, self._draws, self._as_torch = rows, layout, draws, as_torch
         self._seen: dict[str, Any] = {}
-        keys, probabilities = rows["key"].copy(), rows["probability"].copy()
-        self.keys = as_tensor(keys, False) if as_torch else keys
-        self.probabilities = as_tensor(probabilities, False) if as_torch else probabilities
+
+    @property
+    def keys(self) -> Any:
+        """int64 [B], for update_priorities; a copy, which does not keep the buffer."""
+        return self._copy("key", "copy of key")
+
+    @property
+    def probabilities(self) -> Any:
+        """float64 [B]: of each draw, that of the integer leaf; a copy, which does not keep the buffer."""
+        return self._copy("probability", "copy of probability")
+
+    def _copy(self, field: str, name: str) -> Any:
+        value = self._seen.get(name)
+        if value is None:
+            array = self._rows[field].copy()
+            value = self._seen[name] = as_tensor(array, False) if self._as_torch else array
+        return value
 
     def __getitem__(self, field: str) -> Any:
         try:
@@ -63,7 +72,7 @@ class Batch:
             return self._see(field)
 
     def _see(self, field: str) -> Any:
-        if field not in self._layout.types:
+        if field in ("key", "probability") or field not in self._layout.types:
             known = ", ".join(self.fields)
             raise KeyError(f"batch has no field {field!r}; it has: {known}")
         array = self._rows[field]

@@ -20,8 +20,10 @@ from netreplay.dtypes import ColumnType, Misfit, fit, to_array
 from netreplay.errors import BadCountError, Closed, ColumnError, NoTableError, Status, Timeout
 
 _OK = int(Status.OK)
+_PART = int(lib.NR_SAMPLE_PART)
+_HEAD_BYTES = int(ffi.sizeof("struct nr_draw_head"))
 _INT64, _FLOAT64 = ColumnType("int64"), ColumnType("float64")
-_KEY_DTYPES = (np.dtype(np.int64), np.dtype(np.uint64))
+_I8, _F8 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 class UpdateResult(NamedTuple):
@@ -43,7 +45,7 @@ class _Started(NamedTuple):
     """A sample on its way."""
 
     ptr: Any
-    rows: NDArray[np.uint8]
+    memory: Any
     pointer: Any
 
 
@@ -81,7 +83,8 @@ class Learner:
         self._pool = Pool(batch_size * self._layout.row_bytes)
         self._started: deque[_Started] = deque()
         self._slot = ffi.new("struct nr_sample **")
-        self._heads = ffi.new("struct nr_draw_head[]", -(-batch_size // lib.NR_SAMPLE_PART))
+        self._heads = ffi.new("struct nr_draw_head[]", -(-batch_size // _PART))
+        self._parts = ffi.new("uint32_t *")
         self._operation = ffi.new("struct nr_operation **")
         self._lock = threading.RLock()
         self._closing = False
@@ -101,31 +104,49 @@ class Learner:
             self._refuse()
         with self._lock:
             limit = self.timeout if timeout is None else timeout
+            first_wait = SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9)
+            if self.prefetch == 0 and not self._started:
+                memory, pointer = self._pool.take()
+                status = lib.nr_binding_sample(
+                    self._handle.ptr,
+                    self._index,
+                    self.batch_size,
+                    pointer,
+                    first_wait,
+                    self._slot,
+                    self._heads,
+                    self._parts,
+                )
+                if status == _OK:
+                    return self._batch(memory)
+                if not self._slot[0]:
+                    self._handle.fail(status, f"sample of table {self.table!r}")
+                self._started.append(_Started(self._slot[0], memory, pointer))
             while True:
                 while len(self._started) <= self.prefetch:
                     self._start()
                 first = self._started[0]
-                status = lib.nr_sample_wait(first.ptr, SLICE if limit >= 0.05 else int(max(limit, 0) * 1e9))
+                status = lib.nr_binding_take(first.ptr, first_wait, self._heads, self._parts)
                 if status:
                     status = self._wait(first, status, limit)
                 self._started.popleft()
                 if status == _OK:
-                    break
+                    return self._batch(first.memory)
                 lib.nr_sample_settle(first.ptr, 0)
                 if status != Status.LEASE_EXPIRED:
                     self._handle.fail(status, f"sample of table {self.table!r}")
-            parts = lib.nr_sample_heads(first.ptr, self._heads)
-            heads = ffi.buffer(self._heads, parts * ffi.sizeof("struct nr_draw_head"))[:]
-            lib.nr_sample_settle(first.ptr, 1)
-            draws = Draws(heads, lib.NR_SAMPLE_PART, self._prioritized)
-            return Batch(first.rows.view(self._dtype), self._layout, draws, self.as_torch)
+
+    def _batch(self, memory: Any) -> Batch:
+        heads = ffi.buffer(self._heads, self._parts[0] * _HEAD_BYTES)[:]
+        rows = np.ndarray((self.batch_size,), self._dtype, memory)
+        return Batch(rows, self._layout, Draws(heads, _PART, self._prioritized), self.as_torch)
 
     def _start(self) -> None:
-        rows, pointer = self._pool.take()
+        memory, pointer = self._pool.take()
         status = lib.nr_sample_start(self._handle.ptr, self._index, self.batch_size, pointer, self._slot)
         if status != _OK:
             self._handle.fail(status, f"sample of table {self.table!r}")
-        self._started.append(_Started(self._slot[0], rows, pointer))
+        self._started.append(_Started(self._slot[0], memory, pointer))
 
     def _wait(self, started: _Started, status: int, limit: float) -> int:
         if status != Status.PENDING:
@@ -137,7 +158,9 @@ class Learner:
             return self._handle.explain(f"sample of {self.batch_size} from table {self.table!r}", blocked, seconds)
 
         def step(wait_ns: int) -> int:
-            return int(lib.NR_CLOSED if self._closing else lib.nr_sample_wait(started.ptr, wait_ns))
+            return int(
+                lib.NR_CLOSED if self._closing else lib.nr_binding_take(started.ptr, wait_ns, self._heads, self._parts)
+            )
 
         def give_up() -> None:
             # Without prefetch a batch is drawn when it is asked for, so the next call draws anew.
@@ -205,7 +228,7 @@ class Learner:
             self._handle.fail(status, f"update of priorities in table {self.table!r}")
 
     def _keys(self, keys: Any) -> NDArray[Any]:
-        if type(keys) is np.ndarray and keys.ndim == 1 and keys.dtype in _KEY_DTYPES and keys.flags.c_contiguous:
+        if type(keys) is np.ndarray and keys.dtype is _I8 and keys.ndim == 1 and keys.flags.c_contiguous:
             return keys
         try:
             array, _ = to_array(keys)
@@ -218,6 +241,8 @@ class Learner:
             raise ColumnError(f"keys: {misfit}", column="keys", index=misfit.index, value=misfit.value) from None
 
     def _priorities(self, priorities: Any, count: int) -> NDArray[np.float64]:
+        if type(priorities) is np.ndarray and priorities.dtype is _F8 and priorities.shape == (count,):
+            return priorities if priorities.flags.c_contiguous else priorities.copy()
         try:
             return fit(priorities, _FLOAT64, (count,))
         except Misfit as misfit:

@@ -77,6 +77,28 @@ class Slot:
         self.pointers[self.index] = self.own
 
 
+def _vector_writer(slot: Slot) -> Writer:
+    """For one axis: assigning to a memoryview checks format and length, and copies, faster than numpy does each."""
+    view, slow = slot.view, slot.slow
+    try:
+        cells: Any = view.view(np.uint8).data.cast(memoryview(view).format)  # type: ignore[call-overload, arg-type]
+        cells[:] = view
+    except (ValueError, TypeError, NotImplementedError):
+        return _array_writer(slot)  # a format that memoryviews do not know
+    every = slice(None)
+
+    def write(value: Any) -> None:
+        if type(value) is np.ndarray:
+            try:
+                cells[every] = value
+            except (ValueError, TypeError, BufferError, NotImplementedError):
+                slow(value)
+        else:
+            slow(value)
+
+    return write
+
+
 def _array_writer(slot: Slot) -> Writer:
     view, dtype, shape, slow = slot.view, slot.type.numpy, slot.shape, slot.slow
     if slot.type.bits and dtype == np.uint16:
@@ -113,11 +135,11 @@ def _direct_writer(slot: Slot) -> Writer:
 def _narrow_writer(slot: Slot) -> Writer:
     """For rewards: float64 arrays, as Gymnasium gives them, into float32."""
     view, shape, slow = slot.view, slot.shape, slot.slow
-    zeros = np.zeros(shape, np.float32)
-    exact = _array_writer(slot)
+    zeros, double = np.zeros(shape, np.float32), np.dtype(np.float64)
+    exact = _vector_writer(slot)
 
     def write(value: Any) -> None:
-        if type(value) is np.ndarray and value.dtype == np.float64 and value.shape == shape:
+        if type(value) is np.ndarray and value.dtype is double and value.shape == shape:
             with np.errstate(over="ignore"):
                 view[...] = value
             if zeros.dot(view) != 0.0:  # an infinity or a NaN: was it one before?
@@ -171,9 +193,9 @@ def writer_for(slot: Slot) -> Writer:
         return _scalar_writer(slot)
     if slot.view.nbytes >= DIRECT_BYTES:
         return _direct_writer(slot)
-    if slot.type.name == "float32" and slot.view.ndim == 1:
-        return _narrow_writer(slot)
-    return _array_writer(slot)
+    if slot.view.ndim != 1 or slot.view.size == 0 or slot.type.bits:
+        return _array_writer(slot)
+    return _narrow_writer(slot) if slot.type.name == "float32" else _vector_writer(slot)
 
 
 class Stage:
@@ -192,7 +214,7 @@ class Stage:
         self._final = [Slot(store, column, streams, self._final_pointers, i) for i, column in enumerate(observation)]
         self.writers = [(slot.name, writer_for(slot)) for slot in slots]
         self.observation_writers = self.writers[: len(observation)]
-        self.reward, self.terminated, self.truncated = (writer_for(slot) for slot in self._results)
+        self.results = tuple(writer_for(slot) for slot in self._results)
         self._strides = ffi.new("uint64_t[]", [c.bytes for c in data] or [0])
         self._final_strides = ffi.new("uint64_t[]", [c.bytes for c in observation])
         self._mask = np.zeros(streams, np.uint8)

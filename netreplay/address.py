@@ -35,6 +35,8 @@ def host_port(host: str, port: int) -> str:
 
 def split_host_port(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
     """("10.0.0.7", 7447) from "10.0.0.7:7447", "10.0.0.7", "[::1]:7447"; BadAddressError with the reason."""
+    if not isinstance(text, str):
+        raise BadAddressError(f"address {text!r}: a str is wanted, such as '127.0.0.1:{default_port}'", value=text)
     try:
         parts = urlsplit(f"udp://{text}")
         host, port = parts.hostname, parts.port

@@ -110,7 +110,7 @@ def as_tensor(array: NDArray[Any], bfloat16: bool) -> torch.Tensor:
 
 def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Rounds float32 values to the nearest bfloat16, ties to even, NaN kept."""
-    word = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    word = np.asarray(values, dtype=np.float32, order="C").view(np.uint32)
     rounded = (word + (np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     bits = rounded.astype(np.uint16)
     nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
@@ -133,7 +133,7 @@ def to_array(value: object) -> tuple[NDArray[Any], bool]:
     except (ValueError, TypeError, RuntimeError) as error:
         raise Misfit(f"cannot become an array: {str(error).splitlines()[0]}") from None
     if array.dtype.name == BFLOAT16:
-        return np.ascontiguousarray(array).view(np.uint16), True
+        return np.asarray(array, order="C").view(np.uint16), True
     if array.dtype.kind not in "biufcmM":
         index, first = first_of(array)
         kind = {"O": "an object", "U": "a string", "S": "a byte string", "V": "a record"}.get(
@@ -159,10 +159,10 @@ def fit(value: object, column: ColumnType, shape: tuple[int, ...]) -> NDArray[An
     if array.shape != shape:
         raise Misfit(f"has shape {list(array.shape)}, and {list(shape)} is wanted")
     if column.bits:
-        return np.ascontiguousarray(_fit_bfloat16(array, bits)).view(column.numpy)
+        return np.asarray(_fit_bfloat16(array, bits), order="C").view(column.numpy)
     if bits:
         array = bfloat16_floats(array)
-    return np.ascontiguousarray(_fit_plain(array, column.numpy))
+    return np.asarray(_fit_plain(array, column.numpy), order="C")
 
 
 def _fit_bfloat16(array: NDArray[Any], bits: bool) -> NDArray[np.uint16]:

@@ -5,70 +5,34 @@
 #include "loop/appliance.h"
 #include "testing/forwarder.h"
 
-/* WEAK-BEGIN (goes when the C is all there) */
-#pragma weak nr_actor_close
-#pragma weak nr_actor_commit
-#pragma weak nr_actor_counters
-#pragma weak nr_actor_flush
-#pragma weak nr_actor_keys
-#pragma weak nr_actor_open
-#pragma weak nr_actor_rollback
-#pragma weak nr_actor_stage
-#pragma weak nr_actor_staged
-#pragma weak nr_actor_staged_rows
-#pragma weak nr_actor_version
-#pragma weak nr_appliance_close
-#pragma weak nr_appliance_counters
-#pragma weak nr_appliance_open
-#pragma weak nr_appliance_port
-#pragma weak nr_appliance_run
-#pragma weak nr_appliance_session_bytes
-#pragma weak nr_appliance_stop
-#pragma weak nr_appliance_table
-#pragma weak nr_engine_bytes
-#pragma weak nr_engine_create
-#pragma weak nr_engine_destroy
-#pragma weak nr_fetch
-#pragma weak nr_fetched_free
-#pragma weak nr_forwarder_clients
-#pragma weak nr_forwarder_close
-#pragma weak nr_forwarder_counters
-#pragma weak nr_forwarder_open
-#pragma weak nr_forwarder_port
-#pragma weak nr_forwarder_run
-#pragma weak nr_forwarder_set
-#pragma weak nr_forwarder_stop
-#pragma weak nr_operation_blocked
-#pragma weak nr_operation_cancel
-#pragma weak nr_operation_wait
-#pragma weak nr_ping
-#pragma weak nr_publish
-#pragma weak nr_replay_blocked
-#pragma weak nr_replay_close
-#pragma weak nr_replay_counters
-#pragma weak nr_replay_free
-#pragma weak nr_replay_layout
-#pragma weak nr_replay_local
-#pragma weak nr_replay_losses
-#pragma weak nr_replay_ready
-#pragma weak nr_replay_spec
-#pragma weak nr_replay_udp
-#pragma weak nr_sample_blocked
-#pragma weak nr_sample_heads
-#pragma weak nr_sample_settle
-#pragma weak nr_sample_start
-#pragma weak nr_sample_wait
-#pragma weak nr_tables
-#pragma weak nr_update
-/* WEAK-END */
+/* What users call most, in one crossing each. struct nr_binding belongs to one actor; its fields are answers. */
 
-/* One crossing from Python for what nearly every append is. what[0] = items formed, what[1] = the row refused, what[2] = the
- * actor's lost items (low bits) when last looked at: NR_BINDING_LOSS is NR_OK with more lost since. */
-enum { NR_BINDING_LOSS = -1 };
-static int nr_binding_append(struct nr_actor *actor, const struct nr_rows *rows, const uint8_t *end_mask, uint64_t wait_ns,
-                             uint32_t *what)
+enum { NR_BINDING_LOSS = -1 /* NR_OK, and more acknowledged items are known to be lost than at the last call */ };
+
+struct nr_binding {
+    uint32_t items;  /* formed by the append */
+    uint32_t row;    /* that was refused */
+    uint32_t keys;   /* taken by the flush */
+    uint32_t failed; /* of them: neither NR_OK nor NR_DUPLICATE */
+    uint64_t lost;   /* acknowledged items lost, when last looked at */
+};
+
+static int nr_binding_look(struct nr_actor *actor, struct nr_binding *binding)
 {
-    int status = nr_actor_stage(actor, rows, end_mask, wait_ns, &what[0], &what[1]);
+    struct nr_actor_counters counters;
+
+    nr_actor_counters(actor, &counters);
+    if (counters.lost == binding->lost)
+        return NR_OK;
+    binding->lost = counters.lost;
+    return NR_BINDING_LOSS;
+}
+
+/* Stages and commits a call whose items get their tables' default priority. */
+static int nr_binding_append(struct nr_actor *actor, const struct nr_rows *rows, uint64_t wait_ns, struct nr_binding *binding)
+{
+    int status = nr_actor_stage(actor, rows, NULL, wait_ns, &binding->items, &binding->row);
+
     if (status != NR_OK)
         return status;
     status = nr_actor_commit(actor, NULL);
@@ -76,11 +40,43 @@ static int nr_binding_append(struct nr_actor *actor, const struct nr_rows *rows,
         nr_actor_rollback(actor);
         return status;
     }
-    struct nr_actor_counters counters;
-    nr_actor_counters(actor, &counters);
-    uint32_t lost = (uint32_t)counters.lost;
-    if (lost == what[2])
-        return NR_OK;
-    what[2] = lost;
-    return NR_BINDING_LOSS;
+    return nr_binding_look(actor, binding);
+}
+
+/* Flushes and takes up to `capacity` keys. Any other status than NR_OK and NR_BINDING_LOSS has taken none. */
+static int nr_binding_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation **operation, uint64_t capacity,
+                            uint64_t *keys, int32_t *statuses, struct nr_binding *binding)
+{
+    int status = nr_actor_flush(actor, wait_ns, operation);
+
+    if (status != NR_OK)
+        return status;
+    binding->keys = (uint32_t)nr_actor_keys(actor, capacity, keys, statuses);
+    binding->failed = 0;
+    for (uint32_t i = 0; i < binding->keys; i++)
+        binding->failed += statuses[i] != NR_OK && statuses[i] != NR_DUPLICATE;
+    return nr_binding_look(actor, binding);
+}
+
+/* Takes a sample that is whole; *parts = entries of `heads`. NR_PENDING and errors leave it to be waited for or settled. */
+static int nr_binding_take(struct nr_sample *sample, uint64_t wait_ns, struct nr_draw_head *heads, uint32_t *parts)
+{
+    int status = nr_sample_wait(sample, wait_ns);
+
+    if (status != NR_OK)
+        return status;
+    *parts = nr_sample_heads(sample, heads);
+    nr_sample_settle(sample, 1);
+    return NR_OK;
+}
+
+/* Draws and takes. When the status is not NR_OK, *sample is what is left to be waited for or settled, or NULL. */
+static int nr_binding_sample(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, uint64_t wait_ns,
+                             struct nr_sample **sample, struct nr_draw_head *heads, uint32_t *parts)
+{
+    *sample = NULL;
+
+    int status = nr_sample_start(replay, table, count, rows, sample);
+
+    return status != NR_OK ? status : nr_binding_take(*sample, wait_ns, heads, parts);
 }

@@ -1,0 +1,136 @@
+"""What comes back for an actor's items: keys, refusals of single items. Source: docs/semantics.md 2 (flush), 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay.clients.handle import Handle
+from netreplay.clients.losses import announce
+from netreplay.errors import ItemsRefused, Refusal, Status, Timeout, reason_of
+
+_AT_ONCE = 256
+_REMEMBERED = 10_000  # bad priorities whose values are kept for the error
+_OK, _PENDING = int(Status.OK), int(Status.PENDING)
+
+
+class Acknowledgements:
+    """Of one actor. `binding` is its struct nr_binding; `closing()` says that close() was called meanwhile."""
+
+    def __init__(self, handle: Handle, store: str, binding: Any, closing: Callable[[], bool]) -> None:
+        self._handle, self._store, self._binding, self._closing = handle, store, binding, closing
+        self._loss = int(lib.NR_BINDING_LOSS)
+        self._operation = ffi.new("struct nr_operation **")
+        self._keys = np.empty(_AT_ONCE, np.int64)
+        self._statuses = np.empty(_AT_ONCE, np.int32)
+        self._key_pointer = ffi.from_buffer("uint64_t[]", self._keys)
+        self._status_pointer = ffi.from_buffer("int32_t[]", self._statuses)
+        self._base = 0  # items formed before the last flush
+        self._bad: dict[int, float] = {}  # bad priorities by the item's number
+
+    def formed(self, actor: Any) -> int:
+        """Items that the actor has formed in its life."""
+        counters = ffi.new("struct nr_actor_counters *")
+        lib.nr_actor_counters(actor, counters)
+        return int(counters.items)
+
+    def open(self, actor: Any) -> bool:
+        """Whether there is anything to flush."""
+        return self.formed(actor) > self._base
+
+    def remember(self, first: int, priorities: NDArray[np.float64]) -> None:
+        """Keeps priorities that the server will refuse, of items numbered from `first`: the error shows them."""
+        for index in np.flatnonzero(~(np.isfinite(priorities) & (priorities >= 0))):
+            if len(self._bad) < _REMEMBERED:
+                self._bad[first + int(index)] = float(priorities[index])
+
+    def flush(self, actor: Any, timeout: float) -> NDArray[np.int64]:
+        """Waits until all items are decided; their keys, or ItemsRefused."""
+        operation = self._operation
+        operation[0] = ffi.NULL
+        status = self._step(actor, SLICE if timeout >= 0.05 else int(max(timeout, 0.0) * 1e9))
+        if status == _PENDING:
+            status = self._wait(actor, timeout)
+        if status == self._loss:
+            announce(self._handle, stacklevel=4)
+        elif status:
+            self._handle.fail(status, f"flush of store {self._store!r}")
+        binding = self._binding
+        count = binding.keys
+        self._base += count
+        if count < _AT_ONCE and not binding.failed:
+            return self._keys[:count].copy()
+        return self._collect(actor, count)
+
+    def _step(self, actor: Any, wait_ns: int) -> int:
+        operation = self._operation
+        if operation[0]:
+            status = int(lib.nr_operation_wait(operation[0], wait_ns))
+            if status:
+                if status != _PENDING:
+                    operation[0] = ffi.NULL
+                return status
+            operation[0] = ffi.NULL
+        return int(
+            lib.nr_binding_flush(
+                actor, wait_ns, operation, _AT_ONCE, self._key_pointer, self._status_pointer, self._binding
+            )
+        )
+
+    def _wait(self, actor: Any, timeout: float) -> int:
+        operation = self._operation
+
+        def step(wait_ns: int) -> int:
+            return int(lib.NR_CLOSED) if self._closing() else self._step(actor, wait_ns)
+
+        def give_up() -> None:
+            if operation[0]:
+                lib.nr_operation_cancel(operation[0])
+                operation[0] = ffi.NULL
+
+        def explain(seconds: float) -> Timeout:
+            blocked = ffi.new("struct nr_blocked *")
+            if operation[0]:
+                lib.nr_operation_blocked(operation[0], blocked)
+            else:
+                lib.nr_replay_blocked(self._handle.ptr, blocked)
+            return self._handle.explain(f"flush of store {self._store!r}", blocked, seconds)
+
+        status = wait_slices(step, timeout, explain, give_up)
+        if status not in (_OK, self._loss):
+            give_up()
+        return status
+
+    def _collect(self, actor: Any, count: int) -> NDArray[np.int64]:
+        """More keys than one crossing takes, or some refused."""
+        parts, states = [self._keys[:count].copy()], [self._statuses[:count].copy()]
+        while count == _AT_ONCE:
+            count = lib.nr_actor_keys(actor, _AT_ONCE, self._key_pointer, self._status_pointer)
+            self._base += count
+            parts.append(self._keys[:count].copy())
+            states.append(self._statuses[:count].copy())
+        keys, statuses = np.concatenate(parts), np.concatenate(states)
+        # The C keeps the newest NR_KEPT_KEYS: of an actor that never flushed, older ones are gone.
+        self._base = self.formed(actor)
+        first = self._base - len(keys)
+        bad, self._bad = self._bad, {}
+        failed = np.flatnonzero((statuses != Status.OK) & (statuses != Status.DUPLICATE))
+        if failed.size == 0:
+            return keys
+        refused = [
+            Refusal(int(i), bad.get(first + int(i)), reason_of(int(statuses[i])), Status(int(statuses[i])))
+            for i in failed
+        ]
+        shown = "; ".join(
+            f"item {r.index}: {r.reason}" + ("" if r.value is None else f": {r.value!r}") for r in refused[:5]
+        )
+        more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        raise ItemsRefused(
+            f"store {self._store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}",
+            keys=keys,
+            refused=refused,
+        )

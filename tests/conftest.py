@@ -1,0 +1,78 @@
+"""The behaviour suite runs over every way to reach a replay memory: `local:` in this process, `udp://` to a server's."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netreplay
+from serving import ServerProcess
+
+CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """In CI everything that a test may need is there, so a skip is a failure."""
+    report = yield
+    if CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Seeded by the test's name, or by NETREPLAY_SEED; pytest shows the seed when the test fails."""
+    seed = int(os.environ.get("NETREPLAY_SEED", zlib.crc32(request.node.nodeid.encode())))
+    print(f"NETREPLAY_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+Open = Callable[..., netreplay.Replay]
+
+
+@pytest.fixture(params=["local", "udp"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """How the memory is reached."""
+    return str(request.param)
+
+
+@pytest.fixture
+def resources() -> Iterator[ExitStack]:
+    """Closed in reverse when the test is over, errors of a close included."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def start_server(tmp_path: Path, resources: ExitStack) -> Callable[..., ServerProcess]:
+    """start_server(toml) -> a server in a process of its own, ended with the test."""
+
+    def start(toml: str, **options: Any) -> ServerProcess:
+        server = ServerProcess(toml, tmp_path / f"server{time.monotonic_ns()}", **options)
+        return resources.enter_context(server)
+
+    return start
+
+
+@pytest.fixture
+def open_replay(transport: str, resources: ExitStack, start_server: Callable[..., ServerProcess]) -> Open:
+    """open_replay(toml) -> a Replay over this transport, closed with the test."""
+
+    def open_(toml: str, **options: Any) -> netreplay.Replay:
+        if transport == "local":
+            replay = netreplay.connect("local:", spec=netreplay.Spec.from_toml(toml), **options)
+        else:
+            replay = netreplay.connect(start_server(toml).url, auth="off", **options)
+        return resources.enter_context(replay)
+
+    return open_

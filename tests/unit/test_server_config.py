@@ -1,0 +1,62 @@
+"""The [server] part of a config."""
+
+from __future__ import annotations
+
+import pytest
+
+from netreplay.appliance.config import ServerConfig, load, override, parse_server, require_auth
+from netreplay.errors import NotYetError, SpecError
+from specs import simple
+
+
+def test_everything_has_a_default_but_auth():
+    config = parse_server({})
+    assert config == ServerConfig()
+    with pytest.raises(SpecError, match=r'server.auth: is missing.*auth = "off"'):
+        require_auth(config)
+
+
+def test_listen_is_host_and_port():
+    assert (parse_server({"listen": "[::1]:9"}).host, parse_server({"listen": "[::1]:9"}).port) == ("::1", 9)
+
+
+def test_flags_win_over_the_file():
+    config = override(parse_server({"auth": "off", "port": 9, "poll": "busy"}), listen="0.0.0.0:0", auth=None, poll="adaptive")
+    assert (config.host, config.port, config.auth, config.poll) == ("0.0.0.0", 0, "off", "adaptive")
+
+
+@pytest.mark.parametrize(
+    ("entries", "path", "complaint"),
+    [
+        ({"port": 70000}, "server.port", "70000 is not between 0 and 65535"),
+        ({"port": "x"}, "server.port", "'x' is not a whole number"),
+        ({"host": 7}, "server.host", "7 is not an address"),
+        ({"listen": "nonsense:x"}, "server.listen", "Port could not be cast"),
+        ({"listen": 7}, "server.listen", "7"),
+        ({"listen": "a:1", "port": 2}, "server.port", "says again"),
+        ({"poll": "lazy"}, "server.poll", "'lazy' is not one of adaptive, busy"),
+        ({"auth": "on"}, "server.auth", "the only choice"),
+        ({"sessions": 0}, "server.sessions", "0 is not between 1"),
+        ({"session_timeout": "soon"}, "server.session_timeout", "'soon' is not a number of seconds"),
+        ({"memory": "much"}, "server.memory", "'much' is not a size"),
+        ({"threads": 3}, "server.threads", "is not known"),
+    ],
+)
+def test_what_is_wrong_is_named(entries, path, complaint):
+    with pytest.raises(SpecError) as caught:
+        parse_server(entries)
+    assert caught.value.path == path
+    assert complaint in str(caught.value)
+
+
+def test_one_file_holds_spec_and_server(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text(simple(more='[server]\nlisten = "127.0.0.1:0"\nauth = "off"\nmemory = "1 GiB"'))
+    spec, config = load(path)
+    assert list(spec.tables) == ["t"]
+    assert (config.port, config.memory) == (0, 2**30)
+
+
+def test_a_key_is_refused_as_not_there_yet():
+    with pytest.raises(NotYetError, match="not there yet"):
+        load(simple(more='[server]\nkey = "secret"'))

@@ -1,0 +1,172 @@
+"""Specs: what is refused and where, what is canonical, what is compared."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from netreplay import ColumnSpec, Spec, SpecError, StoreSpec, TableSpec, Window
+from netreplay.errors import BadVersionError, MalformedError, NoMemoryError
+from netreplay.memory import arithmetic, require, resolve
+from netreplay.spec_json import compare_specs
+from specs import simple
+
+PONG = """
+[store.pong]
+observation.frame = {dtype = "uint8", shape = [84, 84]}
+action.action = {dtype = "int32", shape = []}
+[table.pong]
+store = "pong"
+capacity = 100_000
+sampler = "prioritized"
+remover = "fifo"
+exponent = 0.6
+min_size = 1000
+window = {kind = "nstep", n = 3, gamma = 0.99, stack = 4}
+[parameters.default]
+max_bytes = "16 MiB"
+"""
+
+
+def test_the_example_of_the_semantics_reads():
+    spec = Spec.from_toml(PONG)
+    assert spec.stores["pong"].observation == {"frame": ColumnSpec("uint8", (84, 84))}
+    assert spec.tables["pong"].window == Window(n=3, gamma=0.99, stack=4)
+    assert spec.tables["pong"].min_size == 1000
+    assert spec.parameters["default"].max_bytes == 16 * 2**20
+
+
+def test_a_file_reads_as_its_text_does(tmp_path):
+    path = tmp_path / "pong.toml"
+    path.write_text(PONG)
+    assert Spec.from_toml(path) == Spec.from_toml(str(path)) == Spec.from_toml(PONG)
+
+
+REFUSED = [
+    ('[table.t]\nstore = "s"\ncapacity = 1', "store", "is missing"),
+    (simple().replace("capacity = 1000", ""), "table.t.capacity", "is missing"),
+    (simple(sampler="best"), "table.t.sampler", "'best' is not one of prioritized, uniform, fifo"),
+    (simple(table='remover = "lifo"'), "table.t.remover", "'lifo' is not one of fifo"),
+    (simple().replace('store = "s"', 'store = "q"'), "table.t.store", "'q' is no store; there are: s"),
+    (simple(capacity=0), "table.t.capacity", "0 is not between 1"),
+    (simple(capacity=-5), "table.t.capacity", "-5 is not between 1"),
+    (simple(capacity=10**12), "table.t.capacity", "1000000000000 is not between"),
+    (simple().replace("capacity = 1000", "capacity = 1.5"), "table.t.capacity", "1.5 is not a whole number"),
+    (simple().replace("capacity = 1000", "capacity = true"), "table.t.capacity", "True is not a whole number"),
+    (simple(exponent=-1), "table.t.exponent", "-1 is not between 0"),
+    (simple().replace("exponent = 1.0", "exponent = nan"), "table.t.exponent", "nan is not between 0"),
+    (simple(min_size=1001), "table.t.min_size", "1001 is above the capacity"),
+    (simple(n=0), "table.t.window.n", "0 is not between 1"),
+    (simple(stack=0), "table.t.window.stack", "0 is not between 1"),
+    (simple(gamma=1.5), "table.t.window.gamma", "1.5 is not between 0 and 1"),
+    (simple(n=3000, stack=3000), "table.t.window.stack", "above 4096 steps"),
+    (simple(table="colour = 3"), "table.t.colour", "stands at a key that is not known"),
+    (simple(observation='{dtype = "str"}'), "store.s.observation.obs.dtype", "'str' is not a number"),
+    (simple(observation='{dtype = "object"}'), "store.s.observation.obs.dtype", "'object' is not a number"),
+    (simple(observation='{dtype = ">f4"}'), "store.s.observation.obs.dtype", "big-endian"),
+    (simple(observation='{dtype = "float33"}'), "store.s.observation.obs.dtype", "is not a dtype that numpy knows"),
+    (simple(observation='{dtype = "longdouble"}'), "store.s.observation.obs.dtype", "other bytes on other machines"),
+    (simple(observation='{dtype = "uint8", shape = [-1]}'), "store.s.observation.obs.shape", "-1 is not between 0"),
+    (simple(observation='{dtype = "uint8", shape = 3}'), "store.s.observation.obs.shape", "3 is not a list"),
+    (simple(observation="{shape = [3]}"), "store.s.observation.obs.dtype", "is missing"),
+    (simple(observation='{dtype = "uint8", size = 1}'), "store.s.observation.obs.size", "is not known"),
+    (simple(store='action.obs = {dtype = "int8"}'), "store.s.action.obs", "names must differ"),
+    (simple(store='action.reward = {dtype = "int8"}'), "store.s.action", "cannot name a column"),
+    (simple(store="steps = 1"), "store.s.steps", "not one item would fit"),
+    (simple(more="[parameters.x]\nmax_bytes = '5 parsecs'"), "parameters.x.max_bytes", "is not a size"),
+    (simple(more='[store."a b"]\nobservation.x = {dtype = "int8"}'), "store", "'a b' is not a name"),
+    (simple(more="[stores.x]"), "stores", "is not known"),
+    ("[store.s]\n[table.t]\nstore = 's'\ncapacity = 1", "store.s.observation", "is missing"),
+    ("[store.s\n", "TOML text", "is not TOML"),
+]
+
+
+@pytest.mark.parametrize(("toml", "path", "complaint"), REFUSED, ids=[f"{p}: {c}"[:60] for _, p, c in REFUSED])
+def test_what_is_wrong_is_named_with_its_place(toml, path, complaint):
+    with pytest.raises(SpecError) as caught:
+        resolve(Spec.from_toml(toml))
+    assert caught.value.path == path
+    assert complaint in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(SpecError, match=r"nowhere\.toml: cannot be read: No such file"):
+        Spec.from_toml("nowhere.toml")
+
+
+@pytest.mark.parametrize("toml", [PONG, simple(), simple(stack=4, n=2, store="steps = 5000\nstreams = 3")])
+def test_the_json_is_canonical_and_comes_back_whole(toml):
+    spec = Spec.from_toml(toml)
+    text = spec.to_json()
+    assert Spec.from_json(text) == resolve(spec)
+    assert Spec.from_json(text).to_json() == text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "spec": {}}', "\x00", '{"format":1,"spec":[]}'])
+def test_what_is_no_spec_is_refused(text):
+    with pytest.raises(MalformedError):
+        Spec.from_json(text)
+
+
+def test_another_format_is_refused_by_its_number():
+    text = Spec.from_toml(PONG).to_json().replace('"format":1', '"format":7')
+    with pytest.raises(BadVersionError, match="format 7"):
+        Spec.from_json(text)
+
+
+def test_a_layout_that_this_client_would_not_make_is_refused():
+    document = json.loads(Spec.from_toml(PONG).to_json())
+    document["layout"]["tables"]["pong"]["row_bytes"] += 8
+    with pytest.raises(BadVersionError, match=r"layout\.tables\.pong\.row_bytes"):
+        Spec.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("capacity = 1000", "capacity = 999"), "tables.t.capacity: 1000 and 999"),
+        (("gamma = 0.99", "gamma = 0.9"), "tables.t.window.gamma: 0.99 and 0.9"),
+        (("float32", "float64"), "stores.s.observation.obs.dtype: 'float32' and 'float64'"),
+        (("shape = [4]", "shape = [5]"), "stores.s.observation.obs.shape[0]: 4 and 5"),
+        (("[table.t]", "[table.u]"), "tables.t is only here"),
+    ],
+)
+def test_the_first_difference_of_two_specs_is_named(change, named):
+    toml = simple(store="steps = 4000\nstreams = 3")
+    ours, theirs = Spec.from_toml(toml), Spec.from_toml(toml.replace(*change))
+    assert compare_specs(ours, theirs) == named
+    assert compare_specs(ours, ours) is None
+
+
+def test_specs_are_values():
+    spec = Spec.from_toml(PONG)
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    with pytest.raises(AttributeError):
+        spec.tables["pong"].capacity = 3
+
+
+def test_specs_can_be_written_in_python():
+    store = StoreSpec(observation={"obs": ColumnSpec("float32", (4,))}, action={"action": ColumnSpec("int64")})
+    spec = Spec(stores={"s": store}, tables={"t": TableSpec("s", 1000, exponent=1.0)})
+    assert spec == Spec.from_toml(simple())
+
+
+def test_defaults_of_sizes_stay_in_proportion():
+    """Stream tails never take more than an eighth of the capacity, but where 64 streams do."""
+    resolved = resolve(Spec.from_toml(PONG)).stores["pong"]
+    tail = 7 - 1 + 64
+    assert resolved.in_flight == 64
+    assert resolved.streams == 100_000 // 8 // tail
+    assert resolved.steps == 100_000 + 12_500 + resolved.streams * tail + 12_500
+
+
+def test_too_much_memory_is_refused_with_the_arithmetic():
+    spec = Spec.from_toml(PONG.replace("100_000", "1_000_000_000"))
+    with pytest.raises(NoMemoryError, match=r"10.0 TB is wanted .* 10.0 GB: .* x 7072 B = .* TB.*Lower capacity") as caught:
+        require(spec, 10**13, limit=10**10)
+    assert (caught.value.wanted, caught.value.allowed) == (10**13, 10**10)
+    require(spec, 10**10, limit=10**10)
+    assert any("2 x 16.8 MB" in line for line in arithmetic(spec))
