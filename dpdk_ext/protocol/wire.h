@@ -75,7 +75,7 @@ struct nr_header {
     uint32_t offset;    /* byte offset within the message of a READ, or of a data response; else 0 */
     uint16_t fragment;  /* request: this datagram's place among the request's; response: that of the datagram it answers */
     uint16_t fragments; /* request: how many the request has. READ: datagrams wanted. SAMPLE, FETCH, SPEC, TABLES have one
-                           datagram, and `fragments` is the number of response datagrams wanted at once */
+                           datagram, and `fragments` is the number of response datagrams wanted at once; 0: only the state */
     uint64_t counter;   /* rises with every datagram of a direction of a session */
     uint64_t tag;       /* SipHash-2-4 over the header; 0 while auth is "off" */
     uint32_t crc32c;    /* of the body where the path does not verify one; 0 = not used */
@@ -129,13 +129,15 @@ struct nr_wire_hello {
 static_assert(sizeof(struct nr_wire_hello) == 16, "hello");
 
 /* Result of HELLO. A response to an unknown session is a bare header with stamps and state, status NR_NO_SESSION; one to an
- * unknown version carries this server's version in header.version and status NR_BAD_VERSION. */
+ * unknown version carries this server's version in header.version and status NR_BAD_VERSION. Either is the header alone when the
+ * request was too short for stamps and state: nobody unknown gets more bytes than he sent. A HELLO repeated in another size gets
+ * the first answer: another size needs another nonce. */
 struct nr_wire_welcome {
     uint64_t nonce;
     uint64_t incarnation;   /* random, new at each start of the server */
     uint64_t start_seconds; /* Unix time of that start */
     uint32_t session;
-    uint32_t max_datagram; /* min of both sides' and of the HELLO's own size */
+    uint32_t max_datagram; /* min of both sides' and of the HELLO's own size, rounded down to a multiple of 8 */
     uint32_t credits;
     uint32_t spec_bytes;
 };
@@ -156,7 +158,7 @@ struct nr_wire_stream {
 };
 static_assert(sizeof(struct nr_wire_stream) == 32, "stream");
 
-/* CLOSE (stateless): ends `count` streams by handle; uint32 handles follow. */
+/* CLOSE (stateless): ends `count` streams by handle, at most NR_STREAMS_PER_REQUEST; uint32 handles follow. */
 struct nr_wire_close {
     uint32_t count;
     uint32_t pad;
@@ -164,7 +166,11 @@ struct nr_wire_close {
 
 /* INSERT: every datagram of it starts with this, then records follow one another, each padded to 8 bytes. Datagrams of one
  * INSERT may arrive in any order; step bytes are placed at once. INSERTs of a session commit in the order of `sequence`, and
- * their items in the order of `index`. Result: uint64 keys[items], then uint8 statuses[items] (enum nr_status). */
+ * their items in the order of `index`. Result: uint64 keys[items], then uint8 statuses[items] (enum nr_status; NR_BAD_COUNT for
+ * an index that no datagram brought). A datagram is repeated byte for byte. A step or item record whose bytes do not fit the store
+ * or table refuses the whole request, in its turn; the sequence goes on. An INSERT that another datagram let commit is answered
+ * unasked. One whose sequence has passed commits at once. A slot must not be used anew before its INSERT is final: the sequence
+ * would stop there. */
 struct nr_wire_insert {
     uint32_t sequence; /* of the session, from 0; the session's next INSERT has the next number */
     uint16_t items;    /* of the whole request, <= NR_INSERT_ITEMS */
@@ -200,7 +206,8 @@ struct nr_wire_item {
 };
 static_assert(sizeof(struct nr_wire_item) == 40, "item record");
 
-/* SAMPLE: draws `count` rows; first ends earlier draws of this session. */
+/* SAMPLE: draws `count` rows; first ends earlier draws of this session. One that has to wait is answered with the reason at once,
+ * and with its first data when it can be served; settling it meanwhile ends it, with NR_STALE. */
 struct nr_wire_settle {
     uint8_t slot;
     uint8_t settle; /* NR_SETTLE_* */
@@ -241,7 +248,8 @@ struct nr_wire_priority {
 static_assert(sizeof(struct nr_wire_priority) == 16, "priority");
 
 /* PUBLISH: bytes [offset, offset + rest of body) of a publication of `bytes`. A publication may take several PUBLISH requests;
- * (session, publication) names it. Result: struct nr_wire_version, 0 while bytes are missing. NR_CONFLICT: `expect` was not
+ * (session, set, publication) names it, and the numbers rise within session and set. NR_WAIT_TURN: the datagram was not taken.
+ * Result: struct nr_wire_version, 0 while bytes are missing. NR_CONFLICT: `expect` was not
  * the present version, or a later publication has taken the buffer. */
 struct nr_wire_publish {
     uint32_t set;
