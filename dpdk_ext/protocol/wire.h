@@ -248,9 +248,9 @@ struct nr_wire_priority {
 static_assert(sizeof(struct nr_wire_priority) == 16, "priority");
 
 /* PUBLISH: bytes [offset, offset + rest of body) of a publication of `bytes`. A publication may take several PUBLISH requests;
- * (session, set, publication) names it, and the numbers rise within session and set. NR_WAIT_TURN: the datagram was not taken.
- * Result: struct nr_wire_version, 0 while bytes are missing. NR_CONFLICT: `expect` was not
- * the present version, or a later publication has taken the buffer. */
+ * (session, set, publication) names it, and the numbers rise within session and set. Result: struct nr_wire_version, 0 while
+ * bytes are missing. NR_WAIT_TURN: the datagram was not taken. NR_CONFLICT: `expect` was not the present version, or a later
+ * publication has taken the buffer. */
 struct nr_wire_publish {
     uint32_t set;
     uint32_t publication;
@@ -281,7 +281,8 @@ static_assert(NR_SAMPLE_ROWS * sizeof(struct nr_draw_entry) <= NR_SLOT_BYTES, "a
 static_assert(NR_UPDATE_KEYS <= NR_SLOT_BYTES, "outcomes fit the slot");
 static_assert(NR_STREAMS_PER_REQUEST * sizeof(struct nr_wire_stream) <= NR_SLOT_BYTES, "streams fit the slot");
 static_assert(sizeof(struct nr_header) + sizeof(struct nr_wire_stamps) + sizeof(struct nr_wire_state) +
-                      NR_STREAMS_PER_REQUEST * sizeof(struct nr_wire_stream) <= NR_MIN_DATAGRAM &&
+                          NR_STREAMS_PER_REQUEST * sizeof(struct nr_wire_stream) <=
+                      NR_MIN_DATAGRAM &&
                   sizeof(struct nr_header) + sizeof(struct nr_wire_stamps) + sizeof(struct nr_wire_state) + NR_UPDATE_KEYS <=
                       NR_MIN_DATAGRAM,
               "results fit the smallest datagram");
