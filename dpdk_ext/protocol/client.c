@@ -1,3 +1,5 @@
+#include <stdio.h>
+
 #include "client_internal.h"
 
 struct nr_client *nr_client_create(const struct nr_client_config *config, int *status)
@@ -15,8 +17,7 @@ struct nr_client *nr_client_create(const struct nr_client_config *config, int *s
     client->random = config->seed;
     client->max_datagram = config->max_datagram;
     client->credits = 1;
-    client->publication = (uint32_t)nr_client_random(client);
-    for (int class = 0; class < NR_CLASSES; class ++)
+    for (int class = 0; class < NR_CLASSES; class++)
         client->queue[class].last = &client->queue[class].first;
     nr_window_reset(client);
     *status = NR_OK;
@@ -50,7 +51,7 @@ void nr_client_destroy(struct nr_client *client)
         }
     }
     destroy_list(client, client->stateless, true);
-    for (int class = 0; class < NR_CLASSES; class ++)
+    for (int class = 0; class < NR_CLASSES; class++)
         destroy_list(client, client->queue[class].first, true);
     destroy_list(client, client->free, false);
     for (uint32_t set = 0; set < NR_MAX_SETS; set++)
@@ -104,14 +105,14 @@ void nr_client_receive(struct nr_client *client, const struct nr_rx *rx, uint64_
     struct nr_header header;
     client->view.datagrams_received++;
     client->view.bytes_received += rx->length;
-    if (rx->length < sizeof(header) + sizeof(struct nr_wire_stamps)) {
+    if (rx->length < sizeof(header)) {
         client->view.ignored++;
         return;
     }
     memcpy(&header, rx->data, sizeof(header));
     const uint8_t *body = rx->data + sizeof(header);
-    if (header.magic != NR_MAGIC || !(header.operation & NR_OP_RESPONSE) ||
-        header.length != rx->length - sizeof(header) || client->state == NR_CLIENT_FATAL) {
+    if (header.magic != NR_MAGIC || !(header.operation & NR_OP_RESPONSE) || header.length != rx->length - sizeof(header) ||
+        client->state == NR_CLIENT_FATAL) {
         client->view.ignored++;
         return;
     }
@@ -131,6 +132,10 @@ void nr_client_receive(struct nr_client *client, const struct nr_rx *rx, uint64_
     }
     if (header.status == NR_NO_SESSION) {
         nr_session_lost(client, now);
+        return;
+    }
+    if (header.length < sizeof(struct nr_wire_stamps)) {
+        client->view.ignored++;
         return;
     }
     client->heard = now;
@@ -196,10 +201,8 @@ void nr_client_bye(struct nr_client *client, uint64_t now, struct nr_outbox *out
 {
     if (client->state == NR_CLIENT_HELLO || client->state == NR_CLIENT_FATAL)
         return;
-    struct nr_header header = {.operation = NR_OP_BYE,
-                               .slot = NR_STATELESS_SLOT,
-                               .request = ++client->stateless_number,
-                               .fragments = 1};
+    struct nr_header header = {
+        .operation = NR_OP_BYE, .slot = NR_STATELESS_SLOT, .request = ++client->stateless_number, .fragments = 1};
     nr_emit(client, nr_outbox_place(outbox), &header, now, outbox);
 }
 
@@ -221,7 +224,7 @@ bool nr_client_busy(const struct nr_client *client)
         return false;
     if (client->stateless != NULL || client->tail != client->head || client->unopened != 0 || client->unclosed != 0)
         return true;
-    for (int class = 0; class < NR_CLASSES; class ++)
+    for (int class = 0; class < NR_CLASSES; class++)
         if (client->queue[class].first != NULL)
             return true;
     for (uint32_t s = 0; s < NR_SLOTS; s++) {
@@ -249,6 +252,40 @@ void nr_client_look(const struct nr_client *client, struct nr_client_view *view)
     view->credits = client->credits;
     view->outstanding = client->outstanding;
     view->max_datagram = client->max_datagram;
+}
+
+static uint32_t outstanding_of(const struct nr_request *request)
+{
+    uint32_t count = request->call->pull ? 0 : (uint32_t)__builtin_popcountll(request->inflight);
+    for (uint32_t r = 0; r < NR_PULL_RANGES; r++)
+        count += request->pull.range[r].missing;
+    return count;
+}
+
+int nr_client_audit(const struct nr_client *client, char *message, size_t size)
+{
+    uint32_t outstanding = 0, active[NR_CLASSES] = {0};
+    for (const struct nr_request *request = client->stateless; request != NULL; request = request->next)
+        outstanding += outstanding_of(request);
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        const struct nr_client_slot *slot = &client->slots[s];
+        if (slot->request != NULL) {
+            outstanding += outstanding_of(slot->request);
+            active[slot->request->call->class]++;
+        } else if (slot->settling) {
+            active[NR_CLASS_SAMPLE]++;
+        }
+    }
+    if (outstanding != client->outstanding) {
+        snprintf(message, size, "outstanding is %u, its parts are %u", client->outstanding, outstanding);
+        return NR_MALFORMED;
+    }
+    for (int class = 0; class < NR_CLASSES; class++)
+        if (active[class] != client->active[class]) {
+            snprintf(message, size, "class %d has %u slots, counts %u", class, active[class], client->active[class]);
+            return NR_MALFORMED;
+        }
+    return NR_OK;
 }
 
 int nr_request_status(const struct nr_request *request)

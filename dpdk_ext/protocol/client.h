@@ -51,6 +51,9 @@ struct nr_client_view {
 };
 void nr_client_look(const struct nr_client *client, struct nr_client_view *view);
 
+/* Invariants between calls (tests, simulator): NR_OK, or NR_MALFORMED with a message. */
+int nr_client_audit(const struct nr_client *client, char *message, size_t size);
+
 /* ---- Requests. Each is the caller's until nr_request_free, which also cancels. ---- */
 
 int nr_request_status(const struct nr_request *request); /* NR_PENDING, or final */
@@ -117,16 +120,16 @@ void nr_client_flush(struct nr_client *client);
  * lost with a session. */
 struct nr_decided {
     uint64_t tag;
-    uint64_t key;    /* NR_KEY_NONE unless NR_OK */
-    int32_t status;  /* enum nr_status */
+    uint64_t key; /* NR_KEY_NONE unless NR_OK */
+    int32_t status; /* enum nr_status */
     uint32_t stream;
 };
 uint32_t nr_client_decided(struct nr_client *client, uint32_t capacity, struct nr_decided *decided);
 
 struct nr_client_loss {
     uint8_t stream[16];
-    uint32_t number;     /* of the stream in this client */
-    uint32_t replaced;   /* 1: the server forgot the stream though it was not restarted; it begins anew */
+    uint32_t number; /* of the stream in this client */
+    uint32_t replaced; /* 1: the server forgot the stream though it was not restarted; it begins anew */
     uint64_t first_item; /* items [first_item, first_item + items) were acknowledged and are gone */
     uint64_t items;
     uint64_t incarnation;

@@ -17,8 +17,7 @@ static uint32_t write_sample(struct nr_client *client, struct nr_request *reques
     return (uint32_t)(sizeof(sample) + request->settles * sizeof(request->settle[0]));
 }
 
-const struct nr_call nr_call_sample = {
-    .operation = NR_OP_SAMPLE, .class = NR_CLASS_SAMPLE, .pull = true, .write = write_sample};
+const struct nr_call nr_call_sample = {.operation = NR_OP_SAMPLE, .class = NR_CLASS_SAMPLE, .pull = true, .write = write_sample};
 
 struct nr_request *nr_client_sample(struct nr_client *client, uint32_t table, uint32_t count, void *rows, uint64_t now)
 {
@@ -69,6 +68,12 @@ static uint32_t keys_per_datagram(const struct nr_client *client)
            (uint32_t)sizeof(struct nr_wire_priority);
 }
 
+static uint32_t update_fragments(const struct nr_client *client, const struct nr_request *request)
+{
+    uint32_t each = keys_per_datagram(client);
+    return (request->count + each - 1) / each;
+}
+
 static uint32_t write_update(struct nr_client *client, struct nr_request *request, uint32_t fragment, uint8_t *body,
                              uint32_t capacity)
 {
@@ -76,8 +81,7 @@ static uint32_t write_update(struct nr_client *client, struct nr_request *reques
     uint32_t each = keys_per_datagram(client);
     uint32_t first = fragment * each;
     uint32_t count = request->count - first < each ? request->count - first : each;
-    struct nr_wire_update update = {
-        .table = request->index, .count = (uint16_t)request->count, .first = (uint16_t)first};
+    struct nr_wire_update update = {.table = request->index, .count = (uint16_t)request->count, .first = (uint16_t)first};
     memcpy(body, &update, sizeof(update));
     uint8_t *pair = body + sizeof(update);
     for (uint32_t i = first; i < first + count; i++, pair += sizeof(struct nr_wire_priority)) {
@@ -97,8 +101,11 @@ static int update_result(struct nr_client *client, struct nr_request *request, c
     return NR_OK;
 }
 
-const struct nr_call nr_call_update = {
-    .operation = NR_OP_UPDATE, .class = NR_CLASS_OTHER, .write = write_update, .result = update_result};
+const struct nr_call nr_call_update = {.operation = NR_OP_UPDATE,
+                                       .class = NR_CLASS_OTHER,
+                                       .fragments = update_fragments,
+                                       .write = write_update,
+                                       .result = update_result};
 
 struct nr_request *nr_client_update(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys,
                                     const double *priorities, uint8_t *outcome, uint64_t now)
@@ -125,6 +132,13 @@ struct nr_request *nr_client_update(struct nr_client *client, uint32_t table, ui
 static uint32_t publish_each(const struct nr_client *client)
 {
     return client->max_datagram - (uint32_t)(sizeof(struct nr_header) + sizeof(struct nr_wire_publish));
+}
+
+static uint32_t publish_fragments(const struct nr_client *client, const struct nr_request *request)
+{
+    uint64_t left = request->length - request->base, each = publish_each(client);
+    uint64_t fragments = left ? (left + each - 1) / each : 1;
+    return fragments < NR_MAX_FRAGMENTS ? (uint32_t)fragments : NR_MAX_FRAGMENTS;
 }
 
 static uint32_t write_publish(struct nr_client *client, struct nr_request *request, uint32_t fragment, uint8_t *body,
@@ -155,8 +169,7 @@ static int publish_result(struct nr_client *client, struct nr_request *request, 
     uint64_t run = (uint64_t)NR_MAX_FRAGMENTS * publish_each(client);
     if (result.version == 0 && request->base + run < request->length) {
         request->base += run;
-        uint64_t left = (request->length - request->base + publish_each(client) - 1) / publish_each(client);
-        request->fragments = (uint16_t)(left < NR_MAX_FRAGMENTS ? left : NR_MAX_FRAGMENTS);
+        request->fragments = (uint16_t)publish_fragments(client, request);
         request->number = ++client->slots[request->slot].number;
         request->taken = request->inflight = 0;
         request->last_sent = now;
@@ -175,8 +188,11 @@ static int publish_result(struct nr_client *client, struct nr_request *request, 
     return NR_OK;
 }
 
-const struct nr_call nr_call_publish = {
-    .operation = NR_OP_PUBLISH, .class = NR_CLASS_OTHER, .write = write_publish, .result = publish_result};
+const struct nr_call nr_call_publish = {.operation = NR_OP_PUBLISH,
+                                        .class = NR_CLASS_OTHER,
+                                        .fragments = publish_fragments,
+                                        .write = write_publish,
+                                        .result = publish_result};
 
 static void publish_begin(struct nr_client *client, struct nr_request *request, uint32_t set, uint64_t length, uint64_t expect)
 {
@@ -294,8 +310,7 @@ static void spec_refused(struct nr_client *client, struct nr_request *request, i
 
 const struct nr_call nr_call_fetch = {
     .operation = NR_OP_FETCH, .class = NR_CLASS_OTHER, .pull = true, .write = write_fetch, .result = fetch_result};
-const struct nr_call nr_call_tables = {
-    .operation = NR_OP_TABLES, .class = NR_CLASS_OTHER, .pull = true, .write = write_nothing};
+const struct nr_call nr_call_tables = {.operation = NR_OP_TABLES, .class = NR_CLASS_OTHER, .pull = true, .write = write_nothing};
 const struct nr_call nr_call_spec = {.operation = NR_OP_SPEC,
                                      .class = NR_CLASS_OTHER,
                                      .pull = true,
@@ -354,8 +369,7 @@ static int ping_result(struct nr_client *client, struct nr_request *request, con
     return NR_OK;
 }
 
-const struct nr_call nr_call_ping = {
-    .operation = NR_OP_PING, .stateless = true, .write = write_ping, .result = ping_result};
+const struct nr_call nr_call_ping = {.operation = NR_OP_PING, .stateless = true, .write = write_ping, .result = ping_result};
 
 struct nr_request *nr_client_ping(struct nr_client *client, uint32_t payload_bytes, uint64_t now)
 {

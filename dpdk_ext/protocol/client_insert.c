@@ -291,8 +291,8 @@ static bool decide(struct nr_client *client, const struct nr_logged *record)
         client->decided = ring;
         client->decided_mask = larger - 1;
     }
-    client->decided[client->decided_head++ & client->decided_mask] = (struct nr_decided){
-        .tag = record->tag, .key = record->key, .status = record->status, .stream = record->stream};
+    client->decided[client->decided_head++ & client->decided_mask] =
+        (struct nr_decided){.tag = record->tag, .key = record->key, .status = record->status, .stream = record->stream};
     return true;
 }
 
@@ -354,16 +354,18 @@ static void insert_refused(struct nr_client *client, struct nr_request *request,
     fill(client, request->insert, NULL, NULL, status);
 }
 
-const struct nr_call nr_call_insert = {.operation = NR_OP_INSERT,
-                                       .class = NR_CLASS_INSERT,
-                                       .write = write_insert,
-                                       .result = insert_result,
-                                       .refused = insert_refused};
+const struct nr_call nr_call_insert = {
+    .operation = NR_OP_INSERT, .class = NR_CLASS_INSERT, .write = write_insert, .result = insert_result, .refused = insert_refused};
 
 /* The session is gone: what is not decided is packed anew. */
 void nr_inserts_reset(struct nr_client *client)
 {
     client->sequence = client->insert_first = 0;
+    for (; client->tail != client->head; client->tail++) { /* an earlier recovery's: this one looks anew at what is lacking */
+        const struct nr_logged *record = record_at(client, client->tail);
+        if (record->type != NR_RECORD_STEP || record->number >= client->streams[record->stream].decided_step)
+            break;
+    }
     client->cursor = (struct nr_position){.record = client->tail};
     client->waiting_bytes = 0;
     client->waiting_items = 0;

@@ -36,6 +36,8 @@ struct nr_call {
     uint8_t class;     /* enum nr_class; of no meaning when stateless */
     bool stateless;
     bool pull; /* answered by a message that is read in ranges */
+    /* How many datagrams it takes in this session; NULL: one, or set already. */
+    uint32_t (*fragments)(const struct nr_client *client, const struct nr_request *request);
     /* Writes the body of one fragment; returns its bytes. `capacity` is the room. */
     uint32_t (*write)(struct nr_client *client, struct nr_request *request, uint32_t fragment, uint8_t *body, uint32_t capacity);
     /* The result of a request that is done (after the state), or NULL. Returns the final status; NR_PENDING: it goes on. */
@@ -211,10 +213,11 @@ struct nr_client {
     uint64_t sent_at[NR_SENT_RING];
     uint64_t sent_counter[NR_SENT_RING];
     uint64_t smoothed, variance, least; /* round trip, ns */
-    uint64_t cut_at;                    /* last time the window was cut, ns */
     double window;                      /* datagrams */
+    bool steady;                        /* it was cut once: from then on it grows by one an epoch, before it doubles */
     uint32_t outstanding;
-    uint32_t epoch_sent, epoch_lost;    /* datagrams since the loss share was last judged */
+    uint32_t epoch_answers, epoch_lost; /* datagrams since the window was last judged */
+    uint64_t epoch_least;               /* round trip since then, ns */
 
     /* requests */
     struct nr_client_slot slots[NR_SLOTS];

@@ -30,7 +30,7 @@ void nr_pull_free(struct nr_request *request)
 
 static void range_close(struct nr_client *client, struct nr_range *range)
 {
-    client->outstanding -= range->missing < client->outstanding ? range->missing : client->outstanding;
+    client->outstanding -= range->missing;
     range->count = range->missing = 0;
 }
 
@@ -91,9 +91,10 @@ static int prepare(struct nr_client *client, struct nr_request *request, uint64_
         if (range->count != 0 && range->first + range->count > pull->chunks) {
             uint32_t excess = range->first + range->count - pull->chunks;
             excess = excess < range->count ? excess : range->count;
+            excess = excess < range->missing ? excess : range->missing; /* of those, none has arrived */
             range->count -= excess;
-            range->missing -= excess < range->missing ? excess : range->missing;
-            client->outstanding -= excess < client->outstanding ? excess : client->outstanding;
+            range->missing -= excess;
+            client->outstanding -= excess;
         }
     }
     if (pull->next > pull->chunks)
@@ -132,6 +133,32 @@ static void place(struct nr_pull *pull, uint64_t offset, const uint8_t *bytes, u
     }
     if (length > 0)
         memcpy(pull->target + (offset - sizeof(pull->head)), bytes, length);
+}
+
+/* Takes the chunk off its range. What was asked for before that range, and is older than a round trip by more than the round
+ * trip varies, was lost: it is asked for again without waiting for the timeout. */
+static void arrive(struct nr_client *client, struct nr_pull *pull, uint32_t chunk, uint64_t now)
+{
+    uint64_t asked_at = 0;
+    for (uint32_t r = 0; r < NR_PULL_RANGES; r++) {
+        struct nr_range *range = &pull->range[r];
+        if (range->count != 0 && chunk - range->first < range->count) {
+            asked_at = range->sent;
+            range->missing--;
+            client->outstanding--;
+            if (range->missing == 0)
+                range->count = 0;
+            break;
+        }
+    }
+    uint64_t age = client->smoothed + 4 * client->variance;
+    for (uint32_t r = 0; r < NR_PULL_RANGES; r++) {
+        struct nr_range *range = &pull->range[r];
+        if (range->count != 0 && range->sent < asked_at && now - range->sent > age) {
+            nr_window_lost(client, range->missing);
+            range_close(client, range);
+        }
+    }
 }
 
 void nr_pull_data(struct nr_client *client, struct nr_request *request, const struct nr_header *header, const uint8_t *bytes,
@@ -178,18 +205,7 @@ void nr_pull_data(struct nr_client *client, struct nr_request *request, const st
     pull->arrived[chunk / 64] |= 1ull << (chunk % 64);
     pull->left--;
     place(pull, offset, bytes, length);
-    for (uint32_t r = 0; r < NR_PULL_RANGES; r++) {
-        struct nr_range *range = &pull->range[r];
-        if (range->count != 0 && chunk - range->first < range->count) {
-            if (range->missing > 0) {
-                range->missing--;
-                client->outstanding -= client->outstanding > 0;
-            }
-            if (range->missing == 0)
-                range->count = 0;
-            break;
-        }
-    }
+    arrive(client, pull, chunk, now);
     if (chunk >= pull->next)
         pull->next = chunk + 1;
     if (pull->left > 0)

@@ -59,11 +59,11 @@ void nr_request_begin(struct nr_client *client, struct nr_request *request)
 
 void nr_request_unsend(struct nr_client *client, struct nr_request *request)
 {
-    uint32_t datagrams = (uint32_t)__builtin_popcountll(request->inflight);
-    client->outstanding -= datagrams < client->outstanding ? datagrams : client->outstanding;
-    request->inflight = 0;
-    if (request->call->pull)
+    if (request->call->pull) /* counts the datagrams that it wants, not the one that asks */
         nr_pull_unsend(client, request);
+    else
+        client->outstanding -= (uint32_t)__builtin_popcountll(request->inflight);
+    request->inflight = 0;
 }
 
 static void unlink_from(struct nr_request **list, struct nr_request *request)
@@ -140,7 +140,7 @@ int nr_slot_take(struct nr_client *client, enum nr_class class)
 
 void nr_requests_start(struct nr_client *client, uint64_t now)
 {
-    for (int class = 0; class < NR_CLASSES; class ++) {
+    for (int class = 0; class < NR_CLASSES; class++) {
         struct nr_queue *queue = &client->queue[class];
         while (queue->first != NULL) {
             struct nr_request *request = queue->first;
@@ -158,6 +158,8 @@ void nr_requests_start(struct nr_client *client, uint64_t now)
             request->slot = (uint8_t)slot;
             request->number = client->slots[slot].number;
             request->last_sent = now;
+            if (request->call->fragments != NULL)
+                request->fragments = (uint16_t)request->call->fragments(client, request);
             client->slots[slot].request = request;
             client->slots[slot].settling = request->call == &nr_call_sample;
         }
@@ -326,8 +328,7 @@ void nr_request_answer(struct nr_client *client, struct nr_request *request, con
     if (request->call->pull) {
         nr_pull_unsend(client, request); /* no data follows a state */
     } else {
-        uint32_t datagrams = (uint32_t)__builtin_popcountll(answered);
-        client->outstanding -= datagrams < client->outstanding ? datagrams : client->outstanding;
+        client->outstanding -= (uint32_t)__builtin_popcountll(answered);
     }
     request->inflight &= ~answered;
     if ((state.fragments & all & ~request->taken) != 0)

@@ -22,10 +22,8 @@ void nr_session_send(struct nr_client *client, uint64_t now, struct nr_outbox *o
     uint32_t bytes = hello_bytes(client);
     uint8_t *datagram = nr_outbox_place(outbox);
     memset(datagram, 0, bytes);
-    struct nr_wire_hello hello = {.nonce = client->nonce,
-                                  .version_min = NR_VERSION,
-                                  .version_max = NR_VERSION,
-                                  .max_datagram = client->config.max_datagram};
+    struct nr_wire_hello hello = {
+        .nonce = client->nonce, .version_min = NR_VERSION, .version_max = NR_VERSION, .max_datagram = client->config.max_datagram};
     memcpy(datagram + sizeof(struct nr_header), &hello, sizeof(hello));
     struct nr_header header = {.operation = NR_OP_HELLO,
                                .slot = NR_STATELESS_SLOT,

@@ -266,6 +266,8 @@ void nr_streams_reset(struct nr_client *client)
 uint32_t nr_client_losses(struct nr_client *client, uint32_t capacity, struct nr_client_loss *losses)
 {
     uint32_t count = client->loss_count < capacity ? client->loss_count : capacity;
+    if (count == 0)
+        return 0;
     memcpy(losses, client->losses, count * sizeof(*losses));
     client->loss_count -= count;
     memmove(client->losses, client->losses + count, client->loss_count * sizeof(*losses));

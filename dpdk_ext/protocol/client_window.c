@@ -1,14 +1,18 @@
 #include "client_internal.h"
 
-/* Congestion is judged by the round trip: the window grows by one datagram a round trip while the round trip stays within twice
- * the least one plus a millisecond, and shrinks in proportion above that. Loss alone cuts it only above 15 % (docs/protocol.md). */
+/* Congestion is judged by the round trip, in epochs of one window of answers: while the least round trip of an epoch stays within
+ * twice the least ever plus a millisecond no queue stands, and the window grows; above that it shrinks in proportion. The least
+ * of an epoch, because a standing queue delays every answer, while jitter and reordering delay some. Loss alone cuts the window
+ * only above 15 % of an epoch (docs/protocol.md). */
 enum { NR_SLACK = 1000 * 1000 /* ns over twice the least round trip */, NR_LOSS_PERCENT = 15 };
 
 void nr_window_reset(struct nr_client *client)
 {
     client->outstanding = 0;
     client->window = client->config.window ? client->config.window : 32;
-    client->epoch_sent = client->epoch_lost = 0;
+    client->steady = false;
+    client->epoch_answers = client->epoch_lost = 0;
+    client->epoch_least = UINT64_MAX;
     memset(client->sent_counter, 0, sizeof(client->sent_counter));
 }
 
@@ -16,54 +20,59 @@ void nr_window_sent(struct nr_client *client, uint64_t counter, uint64_t now)
 {
     client->sent_counter[counter & (NR_SENT_RING - 1)] = counter;
     client->sent_at[counter & (NR_SENT_RING - 1)] = now;
-    client->epoch_sent++;
 }
 
-static void cut(struct nr_client *client, double factor, uint64_t now)
+static void cut(struct nr_client *client, double factor)
 {
-    if (now - client->cut_at < client->smoothed)
-        return; /* once a round trip */
-    client->cut_at = now;
+    client->steady = true;
     client->window *= factor;
     if (client->window < NR_LEAST_WINDOW)
         client->window = NR_LEAST_WINDOW;
+}
+
+static void judge(struct nr_client *client)
+{
+    uint64_t target = 2 * client->least + NR_SLACK;
+    uint32_t datagrams = client->epoch_answers + client->epoch_lost;
+    if (client->epoch_least > target)
+        cut(client, 1.0 - 0.5 * (double)(client->epoch_least - target) / (double)client->epoch_least);
+    else if (client->epoch_lost * 100 > datagrams * NR_LOSS_PERCENT && datagrams >= 32)
+        cut(client, 0.5);
+    else if (client->window < NR_MOST_WINDOW)
+        client->window = client->steady ? client->window + 1 : client->window * 2;
+    if (client->window > NR_MOST_WINDOW)
+        client->window = NR_MOST_WINDOW;
+    client->epoch_answers = client->epoch_lost = 0;
+    client->epoch_least = UINT64_MAX;
 }
 
 void nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now)
 {
     uint32_t place = stamps->echo & (NR_SENT_RING - 1);
     uint64_t counter = client->sent_counter[place];
-    if (counter == 0 || (uint32_t)counter != stamps->echo || stamps->residence == UINT32_MAX)
-        return;
-    uint64_t elapsed = now - client->sent_at[place];
-    uint64_t round_trip = elapsed > stamps->residence ? elapsed - stamps->residence : 0;
-    client->view.round_trips++;
-    if (client->smoothed == 0) {
-        client->smoothed = round_trip ? round_trip : 1;
-        client->variance = round_trip / 2;
-        client->least = client->smoothed;
-    } else {
-        uint64_t deviation = round_trip > client->smoothed ? round_trip - client->smoothed : client->smoothed - round_trip;
-        client->variance += (int64_t)(deviation - client->variance) / 4; /* RFC 6298 */
-        client->smoothed += (int64_t)(round_trip - client->smoothed) / 8;
-        if (client->smoothed == 0)
-            client->smoothed = 1;
-        if (round_trip < client->least)
-            client->least = round_trip ? round_trip : 1;
+    client->epoch_answers++;
+    if (counter != 0 && (uint32_t)counter == stamps->echo && stamps->residence != UINT32_MAX) {
+        uint64_t elapsed = now - client->sent_at[place];
+        uint64_t round_trip = elapsed > stamps->residence ? elapsed - stamps->residence : 1;
+        client->view.round_trips++;
+        if (client->smoothed == 0) {
+            client->smoothed = round_trip;
+            client->variance = round_trip / 2;
+            client->least = round_trip;
+        } else {
+            uint64_t deviation = round_trip > client->smoothed ? round_trip - client->smoothed : client->smoothed - round_trip;
+            client->variance += (int64_t)(deviation - client->variance) / 4; /* RFC 6298 */
+            client->smoothed += (int64_t)(round_trip - client->smoothed) / 8;
+            if (client->smoothed == 0)
+                client->smoothed = 1;
+            if (round_trip < client->least)
+                client->least = round_trip;
+        }
+        if (round_trip < client->epoch_least)
+            client->epoch_least = round_trip;
     }
-    uint64_t target = 2 * client->least + NR_SLACK;
-    if (round_trip <= target) {
-        if (client->window < NR_MOST_WINDOW)
-            client->window += 1.0 / client->window;
-    } else {
-        double excess = (double)(round_trip - target) / (double)round_trip;
-        cut(client, 1.0 - 0.5 * excess, now);
-    }
-    if (client->epoch_sent > 64 && (double)client->epoch_sent > client->window) {
-        if (client->epoch_lost * 100 > client->epoch_sent * NR_LOSS_PERCENT)
-            cut(client, 0.5, now);
-        client->epoch_sent = client->epoch_lost = 0;
-    }
+    if (client->epoch_least != UINT64_MAX && (double)client->epoch_answers >= client->window)
+        judge(client);
 }
 
 void nr_window_lost(struct nr_client *client, uint32_t datagrams)
