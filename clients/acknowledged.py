@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ _OK, _PENDING = int(Status.OK), int(Status.PENDING)
 
 
 class Acknowledgements:
-    """Of one actor. `binding` is its struct nr_binding; `closing()` says that close() was called meanwhile."""
+    """Of one actor. `binding` is its struct nr_binding; `closing` is set when close() wants those who wait to return."""
 
-    def __init__(self, handle: Handle, store: str, binding: Any, closing: Callable[[], bool]) -> None:
-        self._handle, self._store, self._binding, self._closing = handle, store, binding, closing
+    def __init__(self, handle: Handle, store: str, binding: Any) -> None:
+        self._handle, self._store, self._binding = handle, store, binding
+        self.closing = False
         self._loss = int(lib.NR_BINDING_LOSS)
         self._operation = ffi.new("struct nr_operation **")
         self._keys = np.empty(_AT_ONCE, np.int64)
@@ -85,7 +85,7 @@ class Acknowledgements:
         operation = self._operation
 
         def step(wait_ns: int) -> int:
-            return int(lib.NR_CLOSED) if self._closing() else self._step(actor, wait_ns)
+            return int(lib.NR_CLOSED) if self.closing else self._step(actor, wait_ns)
 
         def give_up() -> None:
             if operation[0]:

@@ -107,8 +107,7 @@ class Actor:
         self._lock = threading.RLock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._staged = False
-        self._closing = False
-        self._acknowledged = Acknowledgements(handle, store, self._binding, lambda: self._closing)
+        self._acknowledged = Acknowledgements(handle, store, self._binding)
         self._same_step = autoreset == "same_step"
         handle.retain()
         try:
@@ -256,7 +255,9 @@ class Actor:
         if status != Status.PENDING:
             return status
         return wait_slices(
-            lambda wait_ns: int(lib.NR_CLOSED) if self._closing else stage(wait_ns), self.timeout, self._explain_append
+            lambda wait_ns: int(lib.NR_CLOSED) if self._acknowledged.closing else stage(wait_ns),
+            self.timeout,
+            self._explain_append,
         )
 
     def _explain_append(self, seconds: float) -> Timeout:
@@ -356,13 +357,13 @@ class Actor:
             return
         begin = time.monotonic()
         if not self._lock.acquire(timeout=max(0.0, timeout)):
-            self._closing = True  # whoever is inside returns within a slice
+            self._acknowledged.closing = True  # whoever is inside returns within a slice
             self._lock.acquire()
         try:
             if self._ptr is None:
                 return
             try:
-                if not self._closing and self._handle.dead is None and self._acknowledged.open(self._ptr):
+                if not self._acknowledged.closing and self._handle.dead is None and self._acknowledged.open(self._ptr):
                     self._acknowledged.flush(self._ptr, max(0.05, remaining(timeout, begin)))
             finally:
                 self._free()

@@ -15,6 +15,12 @@ from netreplay.errors import BadLengthError, ColumnError, NoSetError
 _WHATEVER = 2**64 - 1
 
 
+def _version(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < _WHATEVER:
+        raise ColumnError(f"{name}: {value!r} is no version", column=name, value=value)
+    return int(value)
+
+
 class Parameters:
     """One set; `replay.parameters` is "default", `replay.parameters["x"]` another."""
 
@@ -51,9 +57,7 @@ class Parameters:
                 f"raise parameters.{self.name}.max_bytes in the server's config",
                 value=len(encoded),
             )
-        if expect is not None and (isinstance(expect, bool) or not 0 <= int(expect) < _WHATEVER):
-            raise ColumnError(f"expect: {expect!r} is no version", column="expect", value=expect)
-        wanted = _WHATEVER if expect is None else int(expect)
+        wanted = _WHATEVER if expect is None else _version("expect", expect)
         version = ffi.new("uint64_t *")
         source = ffi.from_buffer("char[]", encoded)
         self._handle.call(
@@ -74,16 +78,11 @@ class Parameters:
         Tensors are numpy arrays, or torch tensors with as_torch; they share one buffer and may be written. The version
         becomes the `version` of items that this connection's actors form from now on.
         """
-        if (
-            isinstance(newer_than, bool)
-            or not isinstance(newer_than, int | np.integer)
-            or not 0 <= newer_than <= _WHATEVER
-        ):
-            raise ColumnError(f"newer_than: {newer_than!r} is no version", column="newer_than", value=newer_than)
+        known = _version("newer_than", newer_than)
         fetched = ffi.new("struct nr_fetched *")
         self._handle.call(
             f"fetch of {self.name!r}",
-            lambda replay, wait, op: lib.nr_fetch(replay, self._index, int(newer_than), fetched, wait, op),
+            lambda replay, wait, op: lib.nr_fetch(replay, self._index, known, fetched, wait, op),
             timeout,
         )
         if fetched.data == ffi.NULL:

@@ -140,9 +140,10 @@ def _narrow_writer(slot: Slot) -> Writer:
 
     def write(value: Any) -> None:
         if type(value) is np.ndarray and value.dtype is double and value.shape == shape:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 view[...] = value
-            if zeros.dot(view) != 0.0:  # an infinity or a NaN: was it one before?
+                finite = zeros.dot(view) == 0.0
+            if not finite:  # an infinity or a NaN: was it one before?
                 slow(value)
         else:
             exact(value)

@@ -185,9 +185,10 @@ def _fit_plain(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if have in "mM" or want in "mM":
         raise Misfit(f"is {array.dtype.name}, and {dtype.name} is wanted", *first_of(array))
     if _RANK[have] > _RANK[want]:
-        raise Misfit(
-            f"is {array.dtype.name}, which does not fit {dtype.name} (convert it explicitly)", *first_of(array)
-        )
+        # Of values of too high a kind, one that could not even be converted is the better one to show.
+        odd = array != np.trunc(array) if have == "f" else None
+        at = first_of(array, odd if odd is not None and odd.any() else None)
+        raise Misfit(f"is {array.dtype.name}, which does not fit {dtype.name} (convert it explicitly)", *at)
     if have in "ui" and want in "ui":
         limits = np.iinfo(dtype)
         misfit = _outside(array, int(limits.min), int(limits.max))

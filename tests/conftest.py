@@ -1,4 +1,4 @@
-"""The behaviour suite runs over every way to reach a replay memory: `local:` in this process, `udp://` to a server's."""
+"""The behaviour suite runs over every way to reach a memory: `local:` in this process, `udp://` to a server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from serving import ServerProcess
 
 import netreplay
-from serving import ServerProcess
 
 CI = os.environ.get("CI", "").lower() in ("1", "true")
 

@@ -1,4 +1,4 @@
-"""The window's edges, as docs/semantics.md 2 states them, in a few lines of Python: what the C must make of an episode."""
+"""The window's edges, as docs/semantics.md 2 states them, in a few lines: what the C must make of an episode."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -80,8 +79,3 @@ class ServerProcess:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"the server did not end on SIGTERM: {self.log()}") from None
-
-
-def here() -> dict[str, str]:
-    """An environment for child processes of tests."""
-    return {**os.environ, "PYTHONFAULTHANDLER": "1"}

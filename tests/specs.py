@@ -18,7 +18,7 @@ def simple(
     table: str = "",
     more: str = "",
 ) -> str:
-    """One store "s" with columns obs and action, one table "t"; `store`, `table` and `more` are further lines of TOML."""
+    """One store "s" with columns obs and action, one table "t"; `store`, `table`, `more` are further lines."""
     return f"""
 [store.s]
 observation.obs = {observation}

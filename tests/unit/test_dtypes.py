@@ -86,7 +86,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "name", "shape", "complaint", "index", "shown"), REFUSED, ids=[f"{r[0]!r}-{r[1]}"[:40] for r in REFUSED])
+@pytest.mark.parametrize(
+    ("value", "name", "shape", "complaint", "index", "shown"), REFUSED, ids=[f"{r[0]!r}-{r[1]}"[:40] for r in REFUSED]
+)
 def test_what_does_not_fit_is_refused_and_named(value, name, shape, complaint, index, shown):
     with pytest.raises(Misfit) as caught:
         fit(value, ColumnType(name), shape)
@@ -130,6 +132,9 @@ def test_integers_fit_exactly_when_they_are_in_range(value, name):
             fit(array, ColumnType(name), ())
 
 
-@pytest.mark.parametrize(("given_name", "canonical"), [("f4", "float32"), (np.uint8, "uint8"), ("<i8", "int64"), ("bfloat16", "bfloat16"), ("?", "bool")])
+@pytest.mark.parametrize(
+    ("given_name", "canonical"),
+    [("f4", "float32"), (np.uint8, "uint8"), ("<i8", "int64"), ("bfloat16", "bfloat16"), ("?", "bool")],
+)
 def test_dtypes_have_one_name(given_name, canonical):
     assert canonical_name(given_name) == canonical

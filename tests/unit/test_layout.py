@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+from specs import simple
 
 from netreplay import Spec
 from netreplay.layout import Gather, frames_of, row_layout, step_layout
-from specs import simple
 
 
 def layouts(toml: str):
@@ -46,14 +46,20 @@ def test_only_the_frames_that_fields_name_are_sent(n, stack, frames, next_at):
 
 
 def test_frames_of_obs_and_next_obs_are_shared_where_they_can_be():
-    _, row = layouts(simple(n=1, stack=4, observation='{dtype = "uint8", shape = [84, 84]}', action='{dtype = "int32"}'))
+    _, row = layouts(
+        simple(n=1, stack=4, observation='{dtype = "uint8", shape = [84, 84]}', action='{dtype = "int32"}')
+    )
     fields = {f.name: f for f in row.fields}
     assert fields["next_obs"].offset - fields["obs"].offset == 84 * 84
     assert row.row_bytes == 40 + 4 + 5 * 7056 + 4  # rounded up to 8
 
 
 def test_pieces_that_follow_one_another_are_one():
-    toml = simple(observation='{dtype = "float32", shape = [2]}', action='{dtype = "int32"}', store='action.second = {dtype = "int32"}')
+    toml = simple(
+        observation='{dtype = "float32", shape = [2]}',
+        action='{dtype = "int32"}',
+        store='action.second = {dtype = "int32"}',
+    )
     _, row = layouts(toml)
     assert row.gathers[0] == Gather(0, 0, 8, 8, 40)
     assert len(row.gathers) == 3
@@ -84,7 +90,9 @@ def test_columns_are_aligned_to_their_items(first, second):
     toml = simple(stack=2, n=3, observation=f'{{dtype = "{first}", shape = [3]}}', action=f'{{dtype = "{second}"}}')
     step, row = layouts(toml)
     for column in step.columns:
-        assert column.offset % row.types["obs" if column.name == "obs" else "action"].size == 0 or column.kind == "result"
+        assert (
+            column.offset % row.types["obs" if column.name == "obs" else "action"].size == 0 or column.kind == "result"
+        )
     for field in row.fields:
         assert field.offset % row.types[field.name].size == 0
         assert row.row_bytes % row.types[field.name].size == 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from specs import simple
 
 from netreplay.appliance.config import ServerConfig, load, override, parse_server, require_auth
 from netreplay.errors import NotYetError, SpecError
-from specs import simple
 
 
 def test_everything_has_a_default_but_auth():
@@ -21,7 +21,9 @@ def test_listen_is_host_and_port():
 
 
 def test_flags_win_over_the_file():
-    config = override(parse_server({"auth": "off", "port": 9, "poll": "busy"}), listen="0.0.0.0:0", auth=None, poll="adaptive")
+    config = override(
+        parse_server({"auth": "off", "port": 9, "poll": "busy"}), listen="0.0.0.0:0", auth=None, poll="adaptive"
+    )
     assert (config.host, config.port, config.auth, config.poll) == ("0.0.0.0", 0, "off", "adaptive")
 
 

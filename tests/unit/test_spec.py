@@ -6,12 +6,12 @@ import json
 import pickle
 
 import pytest
+from specs import simple
 
 from netreplay import ColumnSpec, Spec, SpecError, StoreSpec, TableSpec, Window
 from netreplay.errors import BadVersionError, MalformedError, NoMemoryError
 from netreplay.memory import arithmetic, require, resolve
 from netreplay.spec_json import compare_specs
-from specs import simple
 
 PONG = """
 [store.pong]
@@ -105,7 +105,9 @@ def test_the_json_is_canonical_and_comes_back_whole(toml):
     assert Spec.from_json(text).to_json() == text
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "spec": {}}', "\x00", '{"format":1,"spec":[]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "spec": {}}', "\x00", '{"format":1,"spec":[]}']
+)
 def test_what_is_no_spec_is_refused(text):
     with pytest.raises(MalformedError):
         Spec.from_json(text)
@@ -165,7 +167,9 @@ def test_defaults_of_sizes_stay_in_proportion():
 
 def test_too_much_memory_is_refused_with_the_arithmetic():
     spec = Spec.from_toml(PONG.replace("100_000", "1_000_000_000"))
-    with pytest.raises(NoMemoryError, match=r"10.0 TB is wanted .* 10.0 GB: .* x 7072 B = .* TB.*Lower capacity") as caught:
+    with pytest.raises(
+        NoMemoryError, match=r"10.0 TB is wanted .* 10.0 GB: .* x 7072 B = .* TB.*Lower capacity"
+    ) as caught:
         require(spec, 10**13, limit=10**10)
     assert (caught.value.wanted, caught.value.allowed) == (10**13, 10**10)
     require(spec, 10**10, limit=10**10)

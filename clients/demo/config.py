@@ -1,0 +1,66 @@
+"""Everything of the demo that can be tuned, but for the tables in cartpole.toml; travels to every process as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+TABLES = Path(__file__).with_name("cartpole.toml")
+STORE = TABLE = "cartpole"
+ENVIRONMENT = "CartPole-v1"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyperparameters of the distributed double DQN, and where its replay memory is."""
+
+    url: str = ""
+    seed: int = 1
+    environment: str = ENVIRONMENT
+    patience: float = 30.0  # seconds that a call waits for the server, which may be starting again
+
+    # Actors
+    actors: int = 2  # processes
+    environments: int = 16  # per actor process
+    epsilon: float = 0.4  # environment i of N explores with epsilon ** (1 + epsilon_alpha * i / (N - 1))
+    epsilon_alpha: float = 7.0
+    fetch_interval: int = 10  # vector steps between two looks for newer parameters
+    flush_interval: int = 50  # vector steps between two waits until everything is acknowledged
+
+    # Learner
+    hidden: int = 128  # units in each of the two hidden layers
+    batch_size: int = 128
+    prefetch: int = 2  # batches
+    learning_rate: float = 2e-3  # Adam, at the first update
+    final_learning_rate: float = 1e-4
+    adam_epsilon: float = 1e-5
+    max_gradient_norm: float = 10.0
+    reward_scale: float = 0.1
+    target_rate: float = 0.05  # the target moves by this fraction of the way at each update
+    beta: float = 0.4  # importance-sampling exponent at the first update
+    anneal_updates: int = 10_000  # updates until beta is 1 and the learning rate final
+    publish_interval: int = 20  # updates
+
+    # Pace
+    items_per_update: float = 8.0  # the learner never does with fewer
+    actor_headroom: float = 1.25  # the actors may supply this many times as many
+    slack_items: int = 800  # how far either side may run ahead
+    throttle_seconds: float = 0.2  # longest wait of an actor that is ahead, per vector step
+    look_interval: int = 10  # updates between two looks at what the table has taken in
+
+    # Evaluation
+    evaluation_interval: int = 250  # updates
+    evaluation_episodes: int = 20
+    solved_return: float = 475.0
+
+    def endless_value(self, gamma: float) -> float:
+        """Scaled value of an episode that never ends, at a reward of 1 per step discounted by `gamma`."""
+        return self.reward_scale / (1.0 - gamma)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        return cls(**json.loads(text))
