@@ -18,7 +18,7 @@ _OK, _PENDING = int(Status.OK), int(Status.PENDING)
 
 
 class Acknowledgements:
-    """Of one actor. `binding` is its struct nr_binding; `closing` is set when close() wants those who wait to return."""
+    """Of one actor. `binding` is its struct nr_binding; `closing` is set when close() wants waits to end."""
 
     def __init__(self, handle: Handle, store: str, binding: Any) -> None:
         self._handle, self._store, self._binding = handle, store, binding

@@ -19,7 +19,7 @@ from netreplay.clients.acknowledged import Acknowledgements
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.losses import announce
 from netreplay.clients.priorities import Priority, staged_priorities
-from netreplay.clients.staging import Stage
+from netreplay.clients.staging import Stage, refuse_columns
 from netreplay.errors import (
     BadCountError,
     Closed,
@@ -181,10 +181,10 @@ class Actor:
         self._acquire()
         try:
             if len(columns) != self._columns:
-                self._name_columns(columns, self._writers)
+                refuse_columns(self.store, columns, self._writers)
             for name, write in self._writers:
                 if name not in columns:
-                    self._name_columns(columns, self._writers)
+                    refuse_columns(self.store, columns, self._writers)
                 write(columns[name])
             self._reward(reward)
             self._terminated(terminated)
@@ -212,7 +212,7 @@ class Actor:
         with self._lock:
             writers = self._stage.observation_writers
             if len(observation) != len(writers) or any(name not in observation for name, _ in writers):
-                self._name_columns(observation, writers)
+                refuse_columns(self.store, observation, writers)
             for name, write in writers:
                 write(observation[name])
             self._stage.clear_results()
@@ -231,34 +231,15 @@ class Actor:
         else:
             self._stage.write_final(final, mask)
 
-    def _name_columns(self, given: dict[str, Any], writers: list[tuple[str, Any]]) -> None:
-        """Raises for the first column that is missing or unknown."""
-        wanted = [name for name, _ in writers]
-        for name in wanted:
-            if name not in given:
-                raise ColumnError(
-                    f"store {self.store!r}, column {name!r}: is missing; wanted are: {', '.join(wanted)}",
-                    store=self.store,
-                    column=name,
-                )
-        for name, value in given.items():
-            if name not in wanted:
-                raise ColumnError(
-                    f"store {self.store!r}, column {name!r}: is no column here; wanted are: {', '.join(wanted)}",
-                    store=self.store,
-                    column=name,
-                    value=value,
-                )
-
     def _wait_stage(self, status: int, stage: Callable[[int], int]) -> int:
         """Repeats a stage that found no credits."""
         if status != Status.PENDING:
             return status
-        return wait_slices(
-            lambda wait_ns: int(lib.NR_CLOSED) if self._acknowledged.closing else stage(wait_ns),
-            self.timeout,
-            self._explain_append,
-        )
+
+        def step(wait_ns: int) -> int:
+            return int(lib.NR_CLOSED) if self._acknowledged.closing else stage(wait_ns)
+
+        return wait_slices(step, self.timeout, self._explain_append)
 
     def _explain_append(self, seconds: float) -> Timeout:
         blocked = ffi.new("struct nr_blocked *")

@@ -53,6 +53,20 @@ def misfit_error(store: str, column: str, misfit: Misfit) -> ColumnError:
     )
 
 
+def refuse_columns(store: str, given: dict[str, Any], writers: list[tuple[str, Writer]]) -> None:
+    """Raises for the first column that is missing or unknown, if any is."""
+    wanted = [name for name, _ in writers]
+    known = ", ".join(wanted)
+    for name in wanted:
+        if name not in given:
+            text = f"store {store!r}, column {name!r}: is missing; wanted are: {known}"
+            raise ColumnError(text, store=store, column=name)
+    for name, value in given.items():
+        if name not in wanted:
+            text = f"store {store!r}, column {name!r}: is no column here; wanted are: {known}"
+            raise ColumnError(text, store=store, column=name, value=value)
+
+
 class Slot:
     """The memory of one column in one call: `view` for arrays, at pointers[index]."""
 
