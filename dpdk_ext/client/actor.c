@@ -177,8 +177,10 @@ static int poll_room(void *what, uint64_t now)
 
     (void)now;
     for (uint32_t r = 0; r < actor->streams; r++) {
-        if (actor->replay->backend->room(actor, r) < steps_of(actor->kinds[r]))
-            return NR_PENDING;
+        int status = actor->replay->backend->room(actor, r, steps_of(actor->kinds[r]));
+
+        if (status != NR_OK)
+            return status;
     }
     return NR_OK;
 }

@@ -234,9 +234,11 @@ static void local_push(struct nr_actor *actor, uint64_t now)
     advance(local, now);
 }
 
-static uint32_t local_room(const struct nr_actor *actor, uint32_t stream)
+static int local_room(const struct nr_actor *actor, uint32_t stream, uint32_t steps)
 {
-    return actor->history.ring - (uint32_t)(actor->episodes[stream].next - actor->written[stream]);
+    uint64_t waiting = actor->episodes[stream].next - actor->written[stream];
+
+    return waiting + steps <= AHEAD ? NR_OK : NR_PENDING;
 }
 
 static bool local_actor_close(struct nr_actor *actor)

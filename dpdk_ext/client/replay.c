@@ -372,6 +372,26 @@ void nr_operation_cancel(struct nr_operation *operation)
     nr_leave(replay);
 }
 
+/* Where the layout is known, what the server would refuse is not sent. */
+static int check_set(const struct nr_replay *replay, uint32_t set, uint64_t length)
+{
+    if (replay->layout == NULL)
+        return NR_OK;
+    if (set >= replay->layout->config.set_count)
+        return NR_NO_SET;
+    return length <= replay->layout->config.sets[set].bytes ? NR_OK : NR_BAD_LENGTH;
+}
+
+/* Gives up an operation that was refused before it began; the status goes through. */
+static int refuse_operation(struct nr_operation *operation, int status)
+{
+    struct nr_replay *replay = operation->replay;
+
+    give_operation(operation);
+    nr_leave(replay);
+    return status;
+}
+
 int nr_actor_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation **handle)
 {
     struct nr_operation *operation;
@@ -402,11 +422,8 @@ int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const ui
         status = NR_NO_TABLE;
     else
         status = nr_update_resolve(&operation->update, keys, priorities, &operation->scratch);
-    if (status != NR_OK || count == 0) {
-        give_operation(operation);
-        nr_leave(replay);
-        return status;
-    }
+    if (status != NR_OK || count == 0)
+        return refuse_operation(operation, status);
     return run_operation(operation, wait_ns, handle);
 }
 
@@ -418,6 +435,9 @@ int nr_publish(struct nr_replay *replay, uint32_t set, const void *bytes, uint64
 
     if (status != NR_OK)
         return status;
+    status = check_set(replay, set, length);
+    if (status != NR_OK)
+        return refuse_operation(operation, status);
     operation->publish =
         (struct nr_publish_call){.bytes = bytes, .length = length, .expect = expect, .version = version, .set = set};
     return run_operation(operation, wait_ns, handle);
@@ -432,6 +452,9 @@ int nr_fetch(struct nr_replay *replay, uint32_t set, uint64_t newer_than, struct
     if (status != NR_OK)
         return status;
     memset(fetched, 0, sizeof(*fetched));
+    status = check_set(replay, set, 0);
+    if (status != NR_OK)
+        return refuse_operation(operation, status);
     operation->fetch = (struct nr_fetch_call){.fetched = fetched, .newer_than = newer_than, .set = set};
     return run_operation(operation, wait_ns, handle);
 }

@@ -53,7 +53,8 @@ struct nr_backend {
     int (*actor_open)(struct nr_actor *actor);
     /* The actor leaves the list. Returns false while the backend still reads its history: then the backend frees it. */
     bool (*actor_close)(struct nr_actor *actor);
-    uint32_t (*room)(const struct nr_actor *actor, uint32_t stream); /* steps that may be committed now */
+    /* NR_OK when `steps` more may be committed, NR_PENDING while not, or why they never will. */
+    int (*room)(const struct nr_actor *actor, uint32_t stream, uint32_t steps);
     void (*push)(struct nr_actor *actor, uint64_t now);              /* more has been committed */
 
     size_t part_bytes; /* that a sample keeps per part for the backend */
@@ -180,7 +181,7 @@ struct nr_sample {
     struct nr_replay *replay;
     struct nr_sample *next;    /* unused ones */
     struct nr_sample *all;     /* all of the replay's */
-    struct nr_sample *waiting; /* local: the next that waits */
+    struct nr_sample *waiting; /* the next that is not whole */
     uint8_t *rows;             /* the caller's, count * row_bytes */
     uint32_t row_bytes;
     uint32_t table;
