@@ -217,8 +217,8 @@ int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size);
 /* ---- Parameters ---- */
 
 /* Publishing: begin, any number of writes that cover [0, bytes) exactly once, finish. `writer` names the publisher (never 0).
- * Begin answers NR_WAIT_TURN while another writes (for at most 1 s of its silence) or while the older buffer was read within the
- * last second (for at most 1 s since it was first refused for that); NR_CONFLICT when expect is neither UINT64_MAX ("whatever")
+ * Begin answers NR_WAIT_TURN while another writes (for at most 1 s of its silence) or while the older buffer is being read: within
+ * 50 ms of the last read (for at most 1 s since it was first refused for that); NR_CONFLICT when expect is neither UINT64_MAX ("whatever")
  * nor the present version. A write renews the writer. The writer's own begin starts anew. Write and finish answer NR_RESTART to
  * one who lost the turn; finish answers NR_PENDING while bytes are missing. */
 int nr_parameters_begin(struct nr_engine *engine, uint32_t set, uint64_t writer, uint64_t bytes, uint64_t expect, uint64_t now,

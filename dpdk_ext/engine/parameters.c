@@ -3,11 +3,14 @@
 
 #include "engine/state.h"
 
-#define PATIENCE 1000000000u /* ns: how long a silent publisher keeps its turn, and how long readers keep the older buffer */
+enum {
+    PATIENCE = 1000000000, /* ns: how long a silent publisher keeps its turn, and readers keep the older buffer at most */
+    READING = 50000000,    /* ns after its last read for which a buffer counts as being read: a reader asks again much sooner */
+};
 
-static bool recent(uint64_t then, uint64_t now)
+static bool within(uint64_t period, uint64_t then, uint64_t now)
 {
-    return now - then < PATIENCE;
+    return now - then < period;
 }
 
 int nr_parameters_begin(struct nr_engine *engine, uint32_t set_index, uint64_t writer, uint64_t bytes, uint64_t expect,
@@ -23,10 +26,10 @@ int nr_parameters_begin(struct nr_engine *engine, uint32_t set_index, uint64_t w
         return NR_BAD_LENGTH;
     if (expect != UINT64_MAX && expect != set->buffers[set->current].version)
         return NR_CONFLICT;
-    if (set->writer != 0 && set->writer != writer && recent(set->wrote_at, now))
+    if (set->writer != 0 && set->writer != writer && within(PATIENCE, set->wrote_at, now))
         return nr_wait_for(wait, NR_WAIT_TURN, set->written, set->buffers[!set->current].length);
-    if (set->buffers[!set->current].was_read && recent(set->buffers[!set->current].read_at, now) &&
-        !(set->wanted && !recent(set->wanted_at, now))) {
+    if (set->buffers[!set->current].was_read && within(READING, set->buffers[!set->current].read_at, now) &&
+        !(set->wanted && !within(PATIENCE, set->wanted_at, now))) {
         /* Readers who go on and on keep it from the publisher for as long as those who have just begun. */
         if (!set->wanted)
             set->wanted_at = now;

@@ -973,13 +973,20 @@ static void publications_are_whole_and_one_at_a_time(void)
     CHECK(nr_parameters_read(engine, 0, second, 1, got, 2, now + SECOND) == NR_OK && memcmp(got, "bc", 2) == 0);
     CHECK(nr_parameters_read(engine, 0, second, 1, got, 3, now + SECOND) == NR_BAD_LENGTH);
     now = 30 * SECOND;
-    CHECK(nr_parameters_read(engine, 0, first, 99, got, 1, now) == NR_OK);
-    CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + 1, &wait) == NR_WAIT_TURN);
-    CHECK(nr_parameters_read(engine, 0, first, 99, got, 1, now + SECOND / 2) == NR_OK);
-    CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + SECOND, &wait) == NR_WAIT_TURN);
+    for (uint64_t after = 0; after < SECOND; after += SECOND / 50) { /* a reader that goes on and on */
+        CHECK(nr_parameters_read(engine, 0, first, 99, got, 1, now + after) == NR_OK);
+        CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + after + 1, &wait) == NR_WAIT_TURN);
+    }
     CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + 1 + SECOND, &wait) == NR_OK); /* a second after it first asked */
     CHECK(nr_parameters_read(engine, 0, first, 0, got, 1, now + SECOND) == NR_RESTART);
     CHECK(nr_parameters_read(engine, 0, second, 0, got, 3, now + SECOND) == NR_OK);
+
+    /* A reader that has fallen silent does not keep it. */
+    CHECK(nr_parameters_write(engine, 0, 3, 0, "x", 1, now + SECOND) == NR_OK);
+    CHECK(nr_parameters_finish(engine, 0, 3, &version) == NR_OK);
+    CHECK(nr_parameters_read(engine, 0, second, 0, got, 3, now + 2 * SECOND) == NR_OK);
+    CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + 2 * SECOND + SECOND / 20 - 1, &wait) == NR_WAIT_TURN);
+    CHECK(nr_parameters_begin(engine, 0, 3, 1, UINT64_MAX, now + 2 * SECOND + SECOND / 20, &wait) == NR_OK);
     audit(engine);
     nr_engine_destroy(engine);
 }
