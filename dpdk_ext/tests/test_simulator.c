@@ -84,12 +84,12 @@ static struct nr_engine_config engine = {.seed = 1,
                                          .tables = tables,
                                          .gathers = gathers,
                                          .sets = sets};
-static const struct nr_server_config server = {.sessions = 16,
-                                               .max_datagram = NR_MAX_DATAGRAM,
-                                               .receive_buffer = 1024,
-                                               .session_ns = 60000000000ull,
-                                               .start_seconds = 1000,
-                                               .spec = "{\"a spec of several datagrams\": 1}"};
+static struct nr_server_config server = {.sessions = 16,
+                                         .max_datagram = NR_MAX_DATAGRAM,
+                                         .receive_buffer = 1024,
+                                         .session_ns = 60000000000ull,
+                                         .start_seconds = 1000,
+                                         .spec = "{\"a spec of several datagrams\": 1}"};
 
 /* ---- an actor: STREAMS streams of small or of large steps ---- */
 
@@ -378,9 +378,14 @@ static void audit(struct nr_simulator *simulator, uint32_t clients)
     }
 }
 
-/* `kills`: how many times the server dies on the way, with everything in it. */
-static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t inserts, uint32_t kills, uint32_t max_datagram)
+/* `kills`: how many times the server dies on the way, with everything in it. `partitions`: how many times nothing passes for so
+ * long that the sessions are swept while the server lives on. */
+static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t inserts, uint32_t kills, uint32_t partitions,
+                uint32_t max_datagram)
 {
+    static const struct nr_simulator_link nothing = {.loss = 1.0};
+    uint64_t partitioned = 0, until = 0;
+    server.session_ns = partitions > 0 ? 100000000ull : 60000000000ull;
     enum { ACTORS = 4 };
     struct actor actors[ACTORS];
     struct learner learners[2];
@@ -420,6 +425,15 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
             killed++;
             down_until = nr_simulator_now(simulator) + 300000000ull;
         }
+        if (partitioned < partitions && decided >= (partitioned + 1) * small_goal / (partitions + 1)) {
+            nr_simulator_set_link(simulator, &nothing);
+            partitioned++;
+            until = nr_simulator_now(simulator) + 400000000ull;
+        }
+        if (until != 0 && nr_simulator_now(simulator) >= until) {
+            nr_simulator_set_link(simulator, link);
+            until = 0;
+        }
         if (nr_simulator_server(simulator) == NULL && nr_simulator_now(simulator) >= down_until)
             CHECK(nr_simulator_start_server(simulator, &engine, &server) != NULL);
     }
@@ -446,6 +460,9 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
     CHECK_EQUAL(info[0].size, expected[0]);
     CHECK((kills == 0) == (lost == 0));
     CHECK(learners[0].refused == 0 && learners[1].refused == 0);
+    struct nr_server_counters server_counters;
+    nr_server_counters(nr_simulator_server(simulator), &server_counters);
+    CHECK(partitions == 0 || kills > 0 || server_counters.sessions_swept > 0);
     struct nr_simulator_counters counters;
     nr_simulator_counters(simulator, &counters);
     printf("seed %" PRIu64 ": %" PRIu64 " items, %" PRIu64 "+%" PRIu64 " batches, %" PRIu64 " stale, %" PRIu64
@@ -468,9 +485,11 @@ int main(int argc, char **argv)
     struct nr_simulator_link bad = {
         .loss = 0.2, .duplication = 0.1, .reordering = 0.2, .truncation = 0.005, .delay = 20000, .jitter = 10000, .hold = 2000000};
     setvbuf(stdout, NULL, _IOLBF, 0);
-    run(seed, &clean, inserts / 10, 0, NR_MAX_DATAGRAM);
-    run(seed, &bad, inserts, 0, NR_ETHERNET_DATAGRAM);
-    run(seed + 1, &bad, inserts / 10, 0, NR_MAX_DATAGRAM);
-    run(seed + 2, &bad, inserts / 5, 3, NR_ETHERNET_DATAGRAM);
+    run(seed, &clean, inserts / 10, 0, 0, NR_MAX_DATAGRAM);
+    run(seed, &bad, inserts, 0, 0, NR_ETHERNET_DATAGRAM);
+    run(seed + 1, &bad, inserts / 10, 0, 0, NR_MAX_DATAGRAM);
+    run(seed + 2, &bad, inserts / 5, 3, 0, NR_ETHERNET_DATAGRAM);
+    run(seed + 3, &bad, inserts / 5, 0, 3, NR_ETHERNET_DATAGRAM);
+    run(seed + 4, &bad, inserts / 10, 2, 2, NR_MAX_DATAGRAM);
     return 0;
 }
