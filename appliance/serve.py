@@ -11,6 +11,7 @@ import click
 
 from netreplay.appliance.config import POLLS, load, override, require_auth
 from netreplay.appliance.server import Server
+from netreplay.appliance.stats import StatsFile
 from netreplay.errors import BadConfigError
 from netreplay.memory import arithmetic, human
 
@@ -45,6 +46,11 @@ def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to when ready."
 )
 @click.option("--ready-fd", type=int, help="Open file descriptor to write the address to when ready.")
+@click.option(
+    "--stats-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to keep the counters in, as JSON: replaced twice a second, and at the end.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also print how the memory is made up.")
 def serve(
     path: str,
@@ -53,6 +59,7 @@ def serve(
     poll: str | None,
     ready_file: Path | None,
     ready_fd: int | None,
+    stats_file: Path | None,
     verbose: bool,
 ) -> None:
     """Serve a replay memory until SIGINT or SIGTERM."""
@@ -67,6 +74,7 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
         server.start()
+        stats = None if stats_file is None else StatsFile(stats_file, server)
         try:
             _tell(server, ready_file, ready_fd)
         except OSError as error:
@@ -74,5 +82,8 @@ def serve(
         if verbose:
             for line in arithmetic(spec):
                 click.echo(f"netreplay: {line}")
-        server.wait()
+        if stats is None:
+            server.wait()
+        else:
+            stats.keep()
     click.echo("netreplay: stopped")

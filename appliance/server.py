@@ -7,10 +7,11 @@ import os
 import threading
 from typing import Any, NamedTuple
 
-from netreplay._binding import ffi, lib
+from netreplay._binding import check, ffi, lib
 from netreplay._engine import Plan, create, plan
 from netreplay.address import host_port
 from netreplay.appliance.config import ServerConfig
+from netreplay.clients.replay import TableInfo
 from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
 from netreplay.spec import Spec
 
@@ -116,12 +117,15 @@ class Server:
         self._thread = threading.Thread(target=run, name="netreplay-server", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Until the loop ends; signal handlers run meanwhile. Raises what ended it."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the loop ends, or `timeout` seconds; whether it ended, or raises why. Signal handlers run meanwhile."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                return False
         if self._status:
             raise error_for(self._status, f"{self.url}: the loop ended")
+        return True
 
     def stop(self) -> None:
         """Makes the loop end within milliseconds; from any thread and any signal handler."""
@@ -135,6 +139,17 @@ class Server:
         counters = ffi.new("struct nr_appliance_counters *")
         lib.nr_appliance_counters(self._ptr, counters)
         return ServerCounters(*(int(getattr(counters, name)) for name in ServerCounters._fields))
+
+    def tables(self) -> dict[str, TableInfo]:
+        """Every table's numbers, at most 100 ms old, by name."""
+        if self._ptr is None:
+            raise Closed(f"{self.url} is closed")
+        infos: dict[str, TableInfo] = {}
+        for index, name in enumerate(self.plan.table_names):
+            info = ffi.new("struct nr_table_info *")
+            check(lib.nr_appliance_table(self._ptr, index, info), f"table {name!r}")
+            infos[name] = TableInfo(name, *(getattr(info, key) for key in TableInfo._fields[1:]))
+        return infos
 
     def close(self) -> None:
         """Stops and gives memory and port back."""

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 import netreplay
 from netreplay import Replay
-from netreplay.clients.demo.agent import QNetwork, epsilons, explore
 from netreplay.clients.demo.child import Child, Every
 from netreplay.clients.demo.config import STORE, TABLE, Config
 from netreplay.clients.demo.latency import Stopwatch
 from netreplay.clients.demo.messages import ActorProgress
 from netreplay.clients.demo.pace import Allowance
+from netreplay.clients.demo.policy import Policy, epsilons, explore
 
 _THROTTLE_POLL_SECONDS = 0.02
 _REPORT_SECONDS = 0.5
 
 
-class Policy:
-    """The network an actor acts with, kept up to date from the replay server, and the allowance that comes with it."""
+class Guidance:
+    """What comes from the learner: the policy, kept up to date, and with it the allowance."""
 
     def __init__(self, replay: Replay, config: Config, watch: Stopwatch) -> None:
-        gamma = replay.spec.tables[TABLE].window.gamma
-        self.network = QNetwork(config.hidden, config.endless_value(gamma))
+        self.policy: Policy | None = None
         self.version = 0
         self.allowance = Allowance(
             config.actor_headroom * config.items_per_update / config.actors,
@@ -39,7 +36,7 @@ class Policy:
     def refresh(self) -> None:
         """Loads the newest published parameters, if they are newer, and earns from the updates they stand for."""
         with self._watch.time("fetch"):
-            newer = self._parameters.fetch(newer_than=self.version, as_torch=True)
+            newer = self._parameters.fetch(newer_than=self.version)
         if newer is None:
             return
         version, tensors = newer
@@ -47,7 +44,7 @@ class Policy:
             self.allowance.refill()  # another server, whose table is empty
         self.version = version
         self.allowance.observe(int(tensors.pop("updates")))
-        self.network.load_state_dict(tensors)
+        self.policy = Policy(tensors)
 
     def throttle(self, seconds: float, child: Child) -> None:
         """Waits while ahead of the learner, but not longer than this: data trickles on without a learner."""
@@ -92,16 +89,16 @@ def act(child: Child, replay: Replay, index: int) -> None:
     rng = np.random.default_rng([config.seed, index])
     rates = epsilons(config.actors * count, config.epsilon, config.epsilon_alpha)[index :: config.actors]
     environments = gym.make_vec(config.environment, num_envs=count)
-    policy, progress, report = Policy(replay, config, watch), Progress(count), Every(_REPORT_SECONDS)
+    guidance, progress, report = Guidance(replay, config, watch), Progress(count), Every(_REPORT_SECONDS)
     observations, _ = environments.reset(seed=int(rng.integers(2**31)))
     vector_steps = 0
     with replay.actor(STORE, num_envs=count, autoreset="next_step") as actor:
         while not child.stopping:
             if vector_steps % config.fetch_interval == 0:
-                policy.refresh()
-            policy.throttle(config.throttle_seconds, child)
+                guidance.refresh()
+            guidance.throttle(config.throttle_seconds, child)
 
-            actions = explore(policy.network, observations, rates, rng)
+            actions = explore(guidance.policy, observations, rates, rng)
             next_observations, rewards, terminated, truncated, _ = environments.step(actions)
             with watch.time("append"):
                 actor.append(
@@ -113,7 +110,7 @@ def act(child: Child, replay: Replay, index: int) -> None:
                 )
             observations = next_observations
             vector_steps += 1
-            policy.allowance.spend(progress.count(rewards, terminated | truncated))
+            guidance.allowance.spend(progress.count(rewards, terminated | truncated))
 
             if vector_steps % config.flush_interval == 0:
                 with watch.time("flush"):
@@ -125,13 +122,8 @@ def act(child: Child, replay: Replay, index: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """`PARENT PIPE CONFIG INDEX`, as the supervisor calls it."""
+    """`PIPE CONFIG INDEX`, as the supervisor calls it."""
     child = Child(arguments)
-    torch.set_num_threads(1)
     config = child.config
     with netreplay.connect(config.url, auth="off", timeout=config.patience) as replay:
-        act(child, replay, int(arguments[3]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        act(child, replay, int(arguments[2]))

@@ -1,21 +1,13 @@
-"""The double DQN agent: network, acting, loss and evaluation. Knows nothing of processes or replay."""
+"""The double DQN agent: network, loss and target. Knows nothing of processes or replay."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import gymnasium as gym
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-
-OBSERVATION_SIZE = 4
-ACTIONS = 2
-OBSERVATION_SCALE = (1.0, 1.0, 5.0, 1.0)  # the angle stays within 0.21 rad, the others reach 1 to 3
+from netreplay.clients.demo.policy import ACTIONS, OBSERVATION_SCALE, OBSERVATION_SIZE, FloatArray, Policy
 
 
 class QNetwork(nn.Module):
@@ -41,6 +33,10 @@ class QNetwork(nn.Module):
         values: Tensor = self.layers(observations * self.observation_scale)
         return values
 
+    def policy(self) -> Policy:
+        """Its greedy policy; shares the parameters."""
+        return Policy({name: tensor.numpy() for name, tensor in self.state_dict().items()})
+
 
 class Loss(NamedTuple):
     """What one batch says about the online network."""
@@ -49,25 +45,6 @@ class Loss(NamedTuple):
     """Importance-weighted mean Huber loss, a scalar that carries the gradient."""
     td_error: FloatArray
     """Temporal-difference errors [B], in units of scaled reward; their size is the priority."""
-
-
-def epsilons(count: int, epsilon: float, alpha: float) -> FloatArray:
-    """One exploration rate per environment, spread as in Ape-X: epsilon ** (1 + alpha * i / (N - 1)), [count]."""
-    return np.power(epsilon, 1.0 + alpha * np.linspace(0.0, 1.0, count)).astype(np.float32)
-
-
-@torch.inference_mode()
-def greedy_actions(network: nn.Module, observations: FloatArray) -> IntArray:
-    """The best action int64 [N] for each of the observations [N, 4]."""
-    actions: IntArray = network(torch.from_numpy(observations)).argmax(dim=1).numpy()
-    return actions
-
-
-def explore(network: nn.Module, observations: FloatArray, rates: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Epsilon-greedy actions int64 [N]: row i of observations [N, 4] acts at random with probability rates[i]."""
-    count = len(observations)
-    random = rng.integers(ACTIONS, size=count)
-    return np.where(rng.random(count) < rates, random, greedy_actions(network, observations))
 
 
 def double_dqn_loss(
@@ -101,17 +78,3 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
     """Moves the target network's parameters the fraction `rate` of the way to the online network's."""
     for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
         slow.lerp_(fast, rate)
-
-
-def evaluate(network: nn.Module, environment: str, episodes: int, seed: int) -> FloatArray:
-    """Undiscounted returns float32 [episodes] of greedy episodes, run side by side from one seed."""
-    environments = gym.make_vec(environment, num_envs=episodes)
-    observations, _ = environments.reset(seed=seed)
-    returns = np.zeros(episodes, dtype=np.float32)
-    running = np.ones(episodes, dtype=np.bool_)
-    while running.any():
-        observations, rewards, terminated, truncated, _ = environments.step(greedy_actions(network, observations))
-        returns += np.where(running, rewards, 0.0).astype(np.float32)
-        running &= ~(terminated | truncated)
-    environments.close()
-    return returns

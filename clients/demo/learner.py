@@ -6,7 +6,6 @@ The target network is what is evaluated: an average over recent updates, and so 
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections.abc import Iterator
 
@@ -15,12 +14,13 @@ import torch
 
 import netreplay
 from netreplay import Batch, Learner, Replay, Timeout
-from netreplay.clients.demo.agent import FloatArray, QNetwork, double_dqn_loss, evaluate, follow
+from netreplay.clients.demo.agent import QNetwork, double_dqn_loss, follow
 from netreplay.clients.demo.child import Child, Every
 from netreplay.clients.demo.config import TABLE, Config
 from netreplay.clients.demo.latency import Stopwatch
 from netreplay.clients.demo.messages import Evaluation, LearnerProgress
 from netreplay.clients.demo.pace import Allowance
+from netreplay.clients.demo.policy import FloatArray, evaluate
 
 _PACE_POLL_SECONDS = 0.005
 _STOP_POLL_SECONDS = 0.25
@@ -144,9 +144,11 @@ def learn(child: Child, replay: Replay) -> None:
 def evaluate_greedily(networks: Networks, config: Config, seeds: np.random.Generator) -> Evaluation:
     """Evaluates the target network and, where it reaches the threshold, once more with fresh seeds."""
 
+    policy = networks.target.policy()
+
     def mean_return() -> float:
         seed = int(seeds.integers(2**31))
-        return float(evaluate(networks.target, config.environment, config.evaluation_episodes, seed).mean())
+        return float(evaluate(policy, config.environment, config.evaluation_episodes, seed).mean())
 
     first = mean_return()
     confirmed = mean_return() if first >= config.solved_return else None
@@ -155,13 +157,9 @@ def evaluate_greedily(networks: Networks, config: Config, seeds: np.random.Gener
 
 
 def main(arguments: list[str]) -> None:
-    """`PARENT PIPE CONFIG`, as the supervisor calls it."""
+    """`PIPE CONFIG`, as the supervisor calls it."""
     child = Child(arguments)
     torch.set_num_threads(1)
     torch.manual_seed(child.config.seed)
     with netreplay.connect(child.config.url, auth="off", timeout=child.config.patience) as replay:
         learn(child, replay)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

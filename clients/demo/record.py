@@ -138,11 +138,16 @@ class Record:
         self.events: list[tuple[float, str]] = []
         """what a person should know"""
         self._recent: dict[str, deque[tuple[float, Histogram]]] = {}
+        self._end: float | None = None
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.begin
+        """Seconds since the start; of the end when that has come."""
+        return (time.monotonic() if self._end is None else self._end) - self.begin
+
+    def end(self) -> None:
+        """The run is over; what is still told belongs to this moment."""
+        self._end = time.monotonic()
 
     @property
     def solved(self) -> Evaluation | None:

@@ -6,10 +6,11 @@ import json
 import os
 import select
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from netreplay.clients.demo.config import TABLES, Config
-from netreplay.clients.demo.process import Process, how_ended
+from netreplay.clients.demo.process import Command, Process, how_ended
 from netreplay.clients.demo.record import ProcessState, Record, Restart
 from netreplay.errors import NetreplayError
 
@@ -29,31 +30,39 @@ class Supervisor:
 
     def __init__(self, config: Config, folder: Path, record: Record) -> None:
         self.config, self.record = config, record
-        self._folder, self._run = folder, folder / "run"
-        self._run.mkdir(parents=True, exist_ok=True)
-        self._ready, self._stats = self._run / "server.ready", self._run / "server.stats.json"
+        self._folder, self._place = folder, folder / "processes"
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._ready, self._stats = self._place / "server.ready", self._place / "server.stats.json"
         self._toml = folder / "server.toml"
         self._toml.write_text('[server]\nauth = "off"\n\n' + TABLES.read_text(encoding="utf-8"), encoding="utf-8")
         self._listen = "127.0.0.1:0"
-        self._fruitless: dict[str, int] = {}
+        self._fruitless: dict[str, int] = {}  # starts in a row that came to nothing
+        self._seen_working: dict[str, int] = {}  # pid
         self.server = self._process("server", self._serve_command)
         self.others: list[Process] = []
 
     # ---- starting ----
 
-    def _process(self, name: str, command: object) -> Process:
-        log = self._run / f"{name.replace(' ', '-')}.log"
+    def _process(self, name: str, command: Command) -> Process:
+        log = self._place / f"{name.replace(' ', '-')}.log"
         log.unlink(missing_ok=True)
         self.record.processes[name] = ProcessState(name)
-        return Process(name, command, log)  # type: ignore[arg-type]
+        return Process(name, command, log)
 
     def _serve_command(self, _pipe: int) -> list[str]:
         files = ["--ready-file", str(self._ready), "--stats-file", str(self._stats)]
         serve = ["serve", "-c", str(self._toml), "--listen", self._listen, *files]
-        return ["-m", f"{_HERE}.child", str(os.getpid()), *serve]
+        return self._command("netreplay.cli", *serve)
+
+    def _actor_command(self, index: int) -> Command:
+        return lambda pipe: self._client_command("actor", pipe, str(index))
 
     def _client_command(self, module: str, pipe: int, *more: str) -> list[str]:
-        return ["-m", f"{_HERE}.{module}", str(os.getpid()), str(pipe), self.config.to_json(), *more]
+        return self._command(f"{_HERE}.{module}", str(pipe), self.config.to_json(), *more)
+
+    @staticmethod
+    def _command(module: str, *arguments: str) -> list[str]:
+        return ["-m", f"{_HERE}.start", str(os.getpid()), module, *arguments]
 
     def _start(self, process: Process) -> int:
         if process is self.server:
@@ -70,9 +79,7 @@ class Supervisor:
             self._wait_for_server()
             self.others = [self._process("learner", lambda pipe: self._client_command("learner", pipe))]
             for index in range(self.config.actors):
-                self.others.append(
-                    self._process(f"actor {index}", lambda pipe, i=index: self._client_command("actor", pipe, str(i)))
-                )
+                self.others.append(self._process(f"actor {index}", self._actor_command(index)))
             for process in self.others:
                 self._start(process)
         except BaseException:
@@ -91,7 +98,7 @@ class Supervisor:
             time.sleep(0.01)
         url = self._ready.read_text(encoding="ascii").strip()
         self._listen = url.removeprefix("udp://")
-        self.config = self.record.config = type(self.config)(**{**vars(self.config), "url": url})
+        self.config = self.record.config = replace(self.config, url=url)
         self.record.say(f"the server listens on {url}")
 
     # ---- watching ----
@@ -109,7 +116,7 @@ class Supervisor:
             code = process.code
             if code is not None:
                 self._replace(process, code)
-        self._note_recoveries()
+        self._note_working()
 
     def _listen_to_all(self) -> None:
         for process in self.others:
@@ -146,12 +153,18 @@ class Supervisor:
         said = f" ({words})" if code > 0 and words else ""
         record.say(f"{process.name} (pid {restart.pid}) {how}{said}: started again as pid {restart.new_pid}")
 
-    def _note_recoveries(self) -> None:
-        for restart in self.record.restarts:
-            state = self.record.processes[restart.who]
-            if restart.recovered_seconds is None and state.pid == restart.new_pid and state.working:
-                restart.recovered_seconds = self.record.now - restart.seconds
-                self.record.say(f"{restart.who} works again after {restart.recovered_seconds:.1f} s")
+    def _note_working(self) -> None:
+        """Says who has begun to work, and what that means for its predecessor's end."""
+        for name, state in self.record.processes.items():
+            if not state.working or self._seen_working.get(name) == state.pid:
+                continue
+            self._seen_working[name] = state.pid
+            after = f"{self.record.now - state.since:.1f} s"
+            for restart in self.record.restarts:
+                if restart.new_pid == state.pid:
+                    restart.recovered_seconds = self.record.now - restart.seconds
+                    after = f"{restart.recovered_seconds:.1f} s: it has recovered"
+            self.record.say(f"{name} (pid {state.pid}) works after {after}")
 
     # ---- ending ----
 

@@ -1,0 +1,105 @@
+"""The learning curve as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from netreplay.clients.demo.record import Point, Record, Restart
+
+_WINDOW = 50  # episodes in the actors' running mean
+_BLUE, _ORANGE, _RED, _GREY = "#1f5fa8", "#d9822b", "#b3261e", "#8a8f98"
+
+
+def running_mean(values: Sequence[float], window: int = _WINDOW) -> NDArray[np.float64]:
+    """Mean of each value and the up to `window` - 1 before it, float64 [n]."""
+    sums = np.cumsum([0.0, *values])
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(0, ends - window)
+    means: NDArray[np.float64] = (sums[ends] - sums[begins]) / (ends - begins)
+    return means
+
+
+def draw(record: Record, path: Path, verdict: str) -> None:
+    """Greedy evaluations and the actors' returns, over environment steps and over time; restarts are marked."""
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    by_steps, by_time = figure.subplots(1, 2, sharey=True)
+    _curves(by_steps, record, lambda at: float(at.steps), "environment steps")
+    _curves(by_time, record, lambda at: at.seconds, "seconds")
+    by_steps.set_ylabel("undiscounted return")
+    handles, labels = by_steps.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    config = record.config
+    figure.suptitle(f"netreplay demo: {config.environment}, {config.actors} actors, seed {config.seed}: {verdict}")
+    figure.savefig(path, dpi=120)
+
+
+def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float], label: str) -> None:
+    returns = record.returns
+    x = [place(point) for point in returns]
+    axes.scatter(x, [point.value for point in returns], s=4, color=_ORANGE, alpha=0.2, linewidths=0)
+    axes.plot(
+        x,
+        running_mean([point.value for point in returns]),
+        color=_ORANGE,
+        linewidth=1.5,
+        label=f"actors (exploring), mean of {_WINDOW} episodes",
+    )
+    greedy = [point for point, _ in record.evaluations]
+    axes.plot(
+        [place(point) for point in greedy],
+        [point.value for point in greedy],
+        color=_BLUE,
+        marker="o",
+        markersize=4,
+        linewidth=1.8,
+        label=f"greedy, mean of {record.config.evaluation_episodes} episodes",
+    )
+    confirmed = [(place(point), found.confirmed) for point, found in record.evaluations if found.confirmed is not None]
+    if confirmed:
+        axes.plot(
+            *zip(*confirmed, strict=True),
+            color=_BLUE,
+            marker="D",
+            markersize=8,
+            markerfacecolor="none",
+            linestyle="none",
+            label="the same with fresh seeds",
+        )
+    axes.axhline(record.config.solved_return, color=_GREY, linestyle="--", linewidth=1)
+    axes.annotate(
+        f"solved: {record.config.solved_return:g}",
+        (0.01, record.config.solved_return),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        color=_GREY,
+        fontsize=9,
+    )
+    for i, restart in enumerate(record.restarts):
+        axes.axvline(place(restart), color=_RED, linewidth=1, linestyle=":", label="" if i else "a process died")
+        axes.annotate(
+            restart.who,
+            (place(restart), 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(2, 0),
+            textcoords="offset points",
+            rotation=90,
+            color=_RED,
+            fontsize=8,
+        )
+    axes.set_xlabel(label)
+    axes.set_ylim(0, 520)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,452 @@
+"""`netreplay demo`: its parts, and whole runs in which processes are killed. Needs neither root nor hugepages."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from serving import wait_until
+
+from netreplay.clients.demo import messages
+from netreplay.clients.demo.agent import QNetwork, double_dqn_loss, follow
+from netreplay.clients.demo.chart import running_mean
+from netreplay.clients.demo.config import TABLE, TABLES, Config
+from netreplay.clients.demo.latency import Histogram, Stopwatch, human
+from netreplay.clients.demo.messages import ActorProgress, Evaluation, LearnerProgress
+from netreplay.clients.demo.pace import Allowance
+from netreplay.clients.demo.policy import epsilons, evaluate, explore
+from netreplay.clients.demo.process import Process, how_ended
+from netreplay.clients.demo.record import Meter, ProcessState, Record
+from netreplay.clients.demo.view import clock, panel, progress_line, sparkline
+from netreplay.clients.losses import Loss
+from netreplay.spec import Spec
+
+# ---- pace ----
+
+
+def test_an_allowance_is_earned_by_the_other_sides_work_and_never_above_its_limit():
+    allowance = Allowance(0.5, limit=3)
+    allowance.observe(100)
+    allowance.spend(3)
+    assert allowance.exhausted
+    allowance.observe(102)
+    assert not allowance.exhausted
+    allowance.spend(1)
+    assert allowance.exhausted
+    allowance.observe(1000)
+    allowance.spend(2)
+    assert not allowance.exhausted
+    allowance.spend(1)
+    assert allowance.exhausted
+
+
+def test_a_counter_that_began_again_earns_nothing_until_it_grows():
+    allowance = Allowance(1, limit=10)
+    allowance.observe(50)
+    allowance.spend(10)
+    allowance.observe(5)
+    assert allowance.exhausted
+    allowance.observe(6)
+    assert not allowance.exhausted
+
+
+def test_a_debt_is_limited_and_a_refill_ends_it():
+    allowance = Allowance(1, limit=4)
+    allowance.observe(0)
+    allowance.spend(1000)
+    allowance.observe(4)
+    assert allowance.exhausted
+    allowance.observe(5)
+    assert not allowance.exhausted
+    allowance.spend(1000)
+    allowance.refill()
+    assert not allowance.exhausted
+
+
+# ---- agent ----
+
+
+def batch_of(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return {
+        "obs": torch.randn(count, 4),
+        "action": torch.randint(2, (count,), dtype=torch.int32),
+        "reward": torch.rand(count),
+        "discount": torch.full((count,), 0.995**3),
+        "next_obs": torch.randn(count, 4),
+        "weights": torch.rand(count),
+    }
+
+
+def test_the_loss_is_a_scalar_with_a_gradient_and_one_error_per_item():
+    online, target = QNetwork(16, 20.0), QNetwork(16, 20.0)
+    loss, td_error = double_dqn_loss(online, target, **batch_of(7), reward_scale=0.1)
+    assert loss.shape == ()
+    assert td_error.shape == (7,)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in online.parameters())
+    assert all(parameter.grad is None for parameter in target.parameters())
+
+
+def test_the_online_network_chooses_and_the_target_network_values():
+    batch = batch_of(5)
+    online, target = QNetwork(8, 1.0), QNetwork(8, 2.0)
+    _, td_error = double_dqn_loss(online, target, **batch, reward_scale=0.1)
+    with torch.no_grad():
+        for i in range(5):
+            chosen = online(batch["next_obs"])[i].argmax()
+            goal = 0.1 * batch["reward"][i] + batch["discount"][i] * target(batch["next_obs"])[i, chosen]
+            assert td_error[i] == pytest.approx(float(goal - online(batch["obs"])[i, batch["action"][i]]), abs=1e-5)
+
+
+def test_a_terminated_item_does_not_look_at_its_next_observation():
+    batch = batch_of(3)
+    batch["discount"] = torch.zeros(3)
+    online = QNetwork(8, 1.0)
+    _, first = double_dqn_loss(online, online, **batch, reward_scale=1.0)
+    batch["next_obs"] = batch["next_obs"] * 100
+    _, second = double_dqn_loss(online, online, **batch, reward_scale=1.0)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_items_weigh_in_the_loss_as_their_importance_weights_say():
+    batch = batch_of(4)
+    batch["weights"] = torch.tensor([0.0, 0.0, 1.0, 0.0])
+    online = QNetwork(8, 0.0)
+    loss, td_error = double_dqn_loss(online, online, **batch, reward_scale=1.0)
+    error = abs(float(td_error[2]))
+    assert loss.item() == pytest.approx((error - 0.5 if error > 1 else error**2 / 2) / 4, rel=1e-5)
+
+
+def test_the_target_follows_by_a_fraction():
+    online, target = QNetwork(8, 4.0), QNetwork(8, 0.0)
+    follow(target, online, 0.25)
+    torch.testing.assert_close(target.layers[-1].bias, torch.full((2,), 1.0))
+
+
+def test_exploration_is_spread_over_all_environments(rng):
+    rates = epsilons(32, 0.4, 7.0)
+    assert rates.shape == (32,)
+    assert rates[0] == pytest.approx(0.4)
+    assert rates[-1] == pytest.approx(0.4**8)
+    assert (np.diff(rates) < 0).all()
+    policy = QNetwork(8, 0.0).policy()
+    observations = rng.standard_normal((1000, 4)).astype(np.float32)
+    greedy = explore(policy, observations, np.zeros(1000, np.float32), rng)
+    np.testing.assert_array_equal(greedy, policy.greedy(observations))
+    for random in (
+        explore(policy, observations, np.ones(1000, np.float32), rng),
+        explore(None, observations, np.zeros(1000, np.float32), rng),
+    ):
+        assert 0.4 < (random != greedy).mean() < 0.6
+
+
+def test_actors_see_the_values_that_the_network_learned(rng):
+    network = QNetwork(32, 20.0)
+    observations = rng.standard_normal((100, 4)).astype(np.float32)
+    with torch.no_grad():
+        expected = network(torch.from_numpy(observations)).numpy()
+    np.testing.assert_allclose(network.policy().values(observations), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_evaluation_is_the_same_for_the_same_seed():
+    policy = QNetwork(8, 0.0).policy()
+    first = evaluate(policy, "CartPole-v1", 5, seed=3)
+    assert first.shape == (5,)
+    assert (first >= 1).all()
+    np.testing.assert_array_equal(first, evaluate(policy, "CartPole-v1", 5, seed=3))
+
+
+# ---- what is kept and shown ----
+
+
+def test_percentiles_are_right_to_a_bucket(rng):
+    seconds = rng.lognormal(-9, 1, 10_000)
+    whole, parts = Histogram(), Histogram()
+    for value in seconds:
+        whole.add(value)
+    for half in np.split(seconds, 2):
+        part = Histogram()
+        for value in half:
+            part.add(value)
+        parts.merge(part)
+    assert whole.counts == parts.counts
+    for fraction in (0.5, 0.9, 0.99):
+        assert whole.percentile(fraction) == pytest.approx(np.quantile(seconds, fraction), rel=0.05)
+    assert math.isnan(Histogram().percentile(0.5))
+
+
+def test_a_stopwatch_forgets_what_was_taken_and_what_failed():
+    watch = Stopwatch()
+    with watch.time("call"):
+        pass
+    with pytest.raises(KeyError), watch.time("call"):
+        raise KeyError
+    assert watch.take()["call"].total == 1
+    assert watch.take() == {}
+
+
+def test_messages_come_back_as_they_were():
+    histogram = Histogram()
+    histogram.add(1e-4)
+    loss = Loss("ab" * 16, 3, 4, 5)
+    progress = messages.decode(messages.encode(ActorProgress(7, [1.0, 2.0], 1, {"append": histogram}, [loss])))
+    assert isinstance(progress, ActorProgress)
+    assert (progress.steps, progress.returns, progress.losses) == (7, [1.0, 2.0], [loss])
+    assert progress.latencies["append"].counts == histogram.counts
+    assert isinstance(messages.decode(messages.encode(LearnerProgress(1, 2, 0.5, 0, 0))), LearnerProgress)
+    assert messages.decode(messages.encode(Evaluation(250, 480.0, 490.0, True))) == Evaluation(250, 480.0, 490.0, True)
+
+
+def test_a_rate_is_that_of_the_last_seconds_and_survives_a_new_server():
+    meter = Meter()
+    for second in range(20):
+        meter.observe(float(second), 100.0 * second)
+    assert meter.rate == pytest.approx(100)
+    meter.observe(20.0, 3.0)
+    assert meter.rate == 0
+    meter.observe(21.0, 53.0)
+    assert meter.rate == pytest.approx(50)
+
+
+def test_small_words():
+    assert clock(247.4) == "4:07"
+    assert sparkline([0.0, 250.0, 500.0], 500.0) == "▁▅█"
+    assert human(84.1e-6) == "84.1 us"
+    assert human(1.2e-3) == "1.20 ms"
+    assert human(math.nan) == "-"
+    assert how_ended(-9) == "killed by SIGKILL"
+    assert how_ended(1) == "ended with code 1"
+    np.testing.assert_allclose(running_mean([1.0, 2.0, 3.0, 4.0], 2), [1.0, 1.5, 2.5, 3.5])
+
+
+def test_the_panel_fits_80_columns_at_every_moment():
+    record = Record(Config(), 300.0)
+    for name in ("server", "learner", "actor 0", "actor 1"):
+        record.processes[name] = ProcessState(name)
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(panel(record))
+    record.processes["server"].pid = 4_194_303
+    record.take("actor 0", ActorProgress(10**8, [500.0] * 100, 3, {"append": Histogram({400: 10**9})}))
+    for updates in range(100):
+        record.take("learner", Evaluation(updates, 499.5, None, False))
+    record.say("x" * 200)
+    console.print(panel(record))
+    lines = console.export_text().splitlines()
+    assert {len(line) for line in lines} == {80}
+    assert len(lines) < 60
+    assert len(progress_line(record)) < 100
+
+
+def test_the_tables_are_a_spec_of_three_steps():
+    spec = Spec.from_toml(TABLES)
+    assert spec.tables[TABLE].window.n == 3
+    assert Config(reward_scale=0.1).endless_value(0.995) == pytest.approx(20)
+
+
+# ---- one process ----
+
+
+def test_a_process_tells_ends_and_starts_again(tmp_path):
+    script = (
+        "import os, sys, time; from netreplay.clients.demo import messages as m; "
+        "os.write(int(sys.argv[1]), m.encode(m.Evaluation(os.getpid(), 1.0, None, False)) + b'half'); "
+        "sys.stderr.write('last words\\n'); time.sleep(60)"
+    )
+    process = Process("p", lambda pipe: ["-c", script, str(pipe)], tmp_path / "log")
+    told: list[Any] = []
+
+    def has_told() -> bool:
+        told.extend(process.messages())
+        return bool(told)
+
+    pids = []
+    for _ in range(2):
+        pids.append(process.start())
+        assert process.code is None
+        wait_until(has_told, "it tells something")
+        assert told.pop().updates == pids[-1]
+        wait_until(lambda: process.last_words() == "last words", "it prints something")
+        process.kill()
+        assert process.wait(10)
+        assert process.code == -signal.SIGKILL
+        assert process.messages() == []
+    process.close()
+    assert pids[0] != pids[1]
+
+
+# ---- whole runs ----
+
+
+class Demo:
+    """A `netreplay demo` in a process of its own, and the lines it prints."""
+
+    def __init__(self, out: Path, *arguments: str) -> None:
+        self.out = out
+        command = [sys.executable, "-m", "netreplay.cli", "demo", "--out", str(out), *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str, seconds: float = 30.0) -> re.Match[str]:
+        """Waits for a printed line."""
+        ended = lambda: self.process.poll() is not None and not self._reader.is_alive()  # noqa: E731
+        wait_until(lambda: re.search(pattern, self.text) or ended(), f"{pattern!r} in {self.text}", seconds)
+        found = re.search(pattern, self.text)
+        assert found, f"{pattern!r} in {self.text}"
+        return found
+
+    def pid_of(self, who: str, times: int = 1) -> int:
+        """Waits until `who` works, the `times`th time; its pid then."""
+        return int(self.wait_for(rf"(?s)(?:{who} \(pid (\d+)\) works.*?){{{times}}}")[1])
+
+    def children(self) -> set[int]:
+        """The processes it has started and that run."""
+        found = set()
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+        return found
+
+    def wait(self, seconds: float = 60.0) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        return code
+
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.out / "report.json").read_text())
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+    demos: list[Demo] = []
+
+    def start_(*arguments: str) -> Demo:
+        demos.append(Demo(tmp_path / f"out{len(demos)}", *arguments))
+        return demos[-1]
+
+    yield start_
+    for demo in demos:
+        if demo.process.poll() is None:
+            demo.process.kill()
+        demo.process.wait()
+
+
+def gone(pid: int) -> bool:
+    """Whether it runs no more (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@contextmanager
+def within(seconds: float, what: str) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < seconds, what
+
+
+def test_kill_9_of_actor_learner_and_server_is_survived_and_reported(start):
+    demo = start("--seconds", "22", "--seed", "2")
+    killed = []
+    for who in ("actor 1", "learner", "server"):
+        for other in ("actor 0", "actor 1", "learner"):
+            demo.pid_of(other)
+        killed.append((who, demo.pid_of(who)))
+        os.kill(killed[-1][1], signal.SIGKILL)
+        demo.pid_of(who, times=2)
+    children = demo.children()
+    assert demo.wait() == 0, demo.text
+    assert all(gone(pid) for pid in children)
+
+    report = demo.report()
+    assert report["outcome"] == "time passed"
+    assert report["seed"] == 2
+    assert 22 <= report["seconds"] < 25
+    assert [(r["who"], r["pid"], r["code"], r["how"]) for r in report["restarts"]] == [
+        (who, pid, -9, "killed by SIGKILL") for who, pid in killed
+    ]
+    assert all(0 < r["recovered_seconds"] < 15 for r in report["restarts"])
+    assert report["losses"], "what the server took with it is named"
+    assert {loss["named_by"] for loss in report["losses"]} <= {"actor 0", "actor 1"}
+    counted = report["server_counted"]
+    assert counted["servers"] == 2
+    assert counted["batches"] >= 0.8 * report["learner_counted"]["batches"] > 0
+    last = counted["lives"][-1]
+    assert last["server"]["batches"] > 0, "learning went on with the second server"
+    assert last["server"]["publishes"] > 0, "the learner's client published again"
+    assert counted["table"]["inserted"] >= 1000
+    assert counted["sampled_bytes"] >= counted["batches"] * 128 * 40
+    assert {"append", "flush", "sample", "update"} <= set(report["latencies"])
+    assert report["machine"]["cores"] >= 1
+    assert report["versions"]["torch"] == torch.__version__.partition("+")[0] or report["versions"]["torch"]
+    assert (demo.out / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "| actor: append" in (demo.out / "latency.md").read_text()
+    assert "Traceback" not in demo.text
+
+
+def test_ctrl_c_ends_everything_and_still_writes_the_report(start):
+    demo = start("--seconds", "60", "--actors", "1")
+    demo.pid_of("learner")
+    children = demo.children()
+    assert len(children) == 3
+    demo.process.send_signal(signal.SIGINT)
+    with within(3, "everything ends"):
+        wait_until(lambda: all(gone(pid) for pid in children), "its processes are gone")
+    assert demo.wait(20) == 130
+    assert demo.report()["outcome"] == "interrupted"
+    assert (demo.out / "learning-curve.png").exists()
+    assert "Traceback" not in demo.text
+
+
+def test_nothing_outlives_a_demo_that_is_killed(start):
+    demo = start("--seconds", "60")
+    demo.wait_for("server .* works")
+    wait_until(lambda: len(demo.children()) == 4, "all are started")
+    children = demo.children()
+    demo.process.kill()
+    wait_until(lambda: all(gone(pid) for pid in children), "its processes are gone", 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--env", "Pong-v5"], "--env: 'Pong-v5' is not there yet; CartPole-v1 is"),
+        (["--out", "/dev/null/x"], "--out: /dev/null/x: "),
+        (["--seconds", "0"], "Invalid value for '--seconds'"),
+        (["--actors", "0"], "Invalid value for '--actors'"),
+        (["--seed", "-1"], "Invalid value for '--seed'"),
+    ],
+)
+def test_a_wrong_option_is_told_in_a_line(tmp_path, arguments, complaint):
+    command = [sys.executable, "-m", "netreplay.cli", "demo", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
