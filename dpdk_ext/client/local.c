@@ -1,27 +1,15 @@
 /* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
+#include "local.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "runtime.h"
-#include "update.h"
-
 enum {
-    OWNER = 1,             /* of every stream */
-    AHEAD = 8,             /* steps that an actor may stage while earlier ones wait for space */
-    PUBLISHER = 1,         /* a publication is written in one call: they never overlap */
-    RETRY_NS = 5000000,    /* how soon a publication waiting for readers' patience looks again */
-    PATIENCE = 1000000000, /* of a set's buffer with its readers, ns */
-};
-
-struct nr_local {
-    struct nr_replay replay; /* first */
-    struct nr_engine *engine;
-    struct nr_sample *first_waiting, **last_waiting; /* samples not drawn yet, by age */
-    uint32_t blocked_actors; /* actors with committed steps or items that wait */
-    uint32_t publications;   /* that wait: sleepers look again after RETRY_NS */
-    uint8_t passed[NR_MAX_TABLES]; /* scratch of draw_waiting */
+    OWNER = 1,          /* of every stream */
+    AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
+    RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
 
 /* A part's own memory. */
@@ -29,11 +17,6 @@ struct part_draw {
     struct nr_draw draw;
     struct nr_draw_entry entries[NR_SAMPLE_PART];
 };
-
-static struct nr_local *local_of(const struct nr_replay *replay)
-{
-    return (struct nr_local *)replay;
-}
 
 /* ---- Inserting ---- */
 
@@ -44,7 +27,7 @@ static uint32_t local_places(const struct nr_store_config *store)
 
 static int local_actor_open(struct nr_actor *actor)
 {
-    struct nr_engine *engine = local_of(actor->replay)->engine;
+    struct nr_engine *engine = nr_local_of(actor->replay)->engine;
 
     for (uint32_t r = 0; r < actor->streams; r++) {
         struct nr_stream_position position;
@@ -66,7 +49,7 @@ static int local_actor_open(struct nr_actor *actor)
 /* Steps of the stream below `end` into the engine, as far as they go. */
 static int write_steps(struct nr_actor *actor, uint32_t stream, uint64_t end, uint64_t now)
 {
-    struct nr_engine *engine = local_of(actor->replay)->engine;
+    struct nr_engine *engine = nr_local_of(actor->replay)->engine;
 
     while (actor->written[stream] < end) {
         uint64_t number = actor->written[stream];
@@ -84,7 +67,7 @@ static int write_steps(struct nr_actor *actor, uint32_t stream, uint64_t end, ui
 /* Gives the engine what is committed, in order, until something waits. Items are decided as they go in. */
 static int push_items(struct nr_actor *actor, uint64_t now)
 {
-    struct nr_engine *engine = local_of(actor->replay)->engine;
+    struct nr_engine *engine = nr_local_of(actor->replay)->engine;
 
     for (; actor->head < actor->committed; actor->head++) {
         struct nr_formed *formed = nr_actor_item(actor, actor->head);
@@ -133,7 +116,7 @@ static struct part_draw *draw_of(const struct nr_sample_part *part)
 /* Draws the parts that are not drawn yet, as far as that goes. */
 static void draw_parts(struct nr_sample *sample, uint64_t now)
 {
-    struct nr_engine *engine = local_of(sample->replay)->engine;
+    struct nr_engine *engine = nr_local_of(sample->replay)->engine;
 
     while (sample->done < sample->parts) {
         struct nr_sample_part *part = &sample->part[sample->done];
@@ -210,8 +193,7 @@ static bool push_blocked(struct nr_local *local, uint64_t now)
     return moved;
 }
 
-/* Something changed in the engine: tries again what waits. */
-static void advance(struct nr_local *local, uint64_t now)
+void nr_local_advance(struct nr_local *local, uint64_t now)
 {
     bool moved;
 
@@ -226,12 +208,12 @@ static void advance(struct nr_local *local, uint64_t now)
 
 static void local_push(struct nr_actor *actor, uint64_t now)
 {
-    struct nr_local *local = local_of(actor->replay);
+    struct nr_local *local = nr_local_of(actor->replay);
 
     /* Space that comes free is for those who wait already. */
     if (local->blocked_actors != 0 || push_items(actor, now) != NR_OK)
         local->blocked_actors++;
-    advance(local, now);
+    nr_local_advance(local, now);
 }
 
 static int local_room(const struct nr_actor *actor, uint32_t stream, uint32_t steps)
@@ -243,17 +225,17 @@ static int local_room(const struct nr_actor *actor, uint32_t stream, uint32_t st
 
 static bool local_actor_close(struct nr_actor *actor)
 {
-    struct nr_local *local = local_of(actor->replay);
+    struct nr_local *local = nr_local_of(actor->replay);
 
     for (uint32_t r = 0; r < actor->streams; r++)
         nr_stream_close(local->engine, actor->stream[r], OWNER);
-    advance(local, nr_clock());
+    nr_local_advance(local, nr_clock());
     return true;
 }
 
 static int local_sample_start(struct nr_sample *sample, uint64_t now)
 {
-    struct nr_local *local = local_of(sample->replay);
+    struct nr_local *local = nr_local_of(sample->replay);
     bool queued = false;
 
     for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
@@ -284,7 +266,7 @@ static int local_sample_poll(struct nr_sample *sample, uint64_t now)
 
 static void local_sample_end(struct nr_sample *sample, bool taken, uint64_t now)
 {
-    struct nr_local *local = local_of(sample->replay);
+    struct nr_local *local = nr_local_of(sample->replay);
 
     if (sample->status == NR_PENDING) {
         struct nr_sample **link = &local->first_waiting;
@@ -297,124 +279,14 @@ static void local_sample_end(struct nr_sample *sample, bool taken, uint64_t now)
     }
     for (uint32_t i = 0; i < sample->done; i++)
         nr_draw_settle(local->engine, &draw_of(&sample->part[i])->draw, taken ? NR_SETTLE_COMMIT : NR_SETTLE_REFUND);
-    advance(local, now);
-}
-
-/* ---- Operations ---- */
-
-static int publish(struct nr_local *local, struct nr_operation *operation, uint64_t now)
-{
-    const struct nr_publish_call *call = &operation->publish;
-    int status = nr_parameters_begin(local->engine, call->set, PUBLISHER, call->length, call->expect, now, &operation->wait);
-
-    for (uint64_t offset = 0; status == NR_OK && offset < call->length;) {
-        uint32_t length = call->length - offset < 1u << 30 ? (uint32_t)(call->length - offset) : 1u << 30;
-
-        status =
-            nr_parameters_write(local->engine, call->set, PUBLISHER, offset, (const uint8_t *)call->bytes + offset, length, now);
-        offset += length;
-    }
-    if (status == NR_OK)
-        status = nr_parameters_finish(local->engine, call->set, PUBLISHER, call->version);
-    return nr_is_wait(status) ? NR_PENDING : status;
-}
-
-static int fetch(struct nr_local *local, struct nr_operation *operation, uint64_t now)
-{
-    const struct nr_fetch_call *call = &operation->fetch;
-    struct nr_fetched *fetched = call->fetched;
-    uint64_t bytes;
-    int status = nr_parameters_version(local->engine, call->set, &fetched->version, &bytes);
-
-    if (status != NR_OK || fetched->version <= call->newer_than)
-        return status;
-    fetched->data = malloc(bytes != 0 ? bytes : 1);
-    if (fetched->data == NULL)
-        return NR_NO_MEMORY;
-    fetched->length = bytes;
-    for (uint64_t offset = 0; status == NR_OK && offset < bytes;) {
-        uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
-
-        /* This reader is done when the call returns: read long ago, the buffer is the next publisher's. */
-        status =
-            nr_parameters_read(local->engine, call->set, fetched->version, offset, fetched->data + offset, length, now - PATIENCE);
-        offset += length;
-    }
-    if (status != NR_OK)
-        nr_fetched_free(fetched);
-    return status;
-}
-
-static int tables(struct nr_local *local, const struct nr_tables_call *call)
-{
-    uint32_t count = nr_engine_table_count(local->engine);
-
-    for (uint32_t i = 0; i < count && i < call->capacity; i++)
-        nr_table_info(local->engine, i, &call->tables[i]);
-    return NR_OK;
-}
-
-static int update(struct nr_local *local, struct nr_operation *operation, uint64_t now)
-{
-    struct nr_update_call *call = &operation->update;
-    int status =
-        nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities, call->distinct_outcome);
-
-    if (status == NR_OK)
-        nr_update_finish(call);
-    advance(local, now);
-    return status;
-}
-
-static int local_operation_poll(struct nr_operation *operation, uint64_t now)
-{
-    struct nr_local *local = local_of(operation->replay);
-
-    switch (operation->kind) {
-    case NR_FLUSH:
-        operation->wait = operation->replay->append_wait;
-        return operation->flush.actor->decided >= operation->flush.target ? NR_OK : NR_PENDING;
-    case NR_PUBLISH:
-        return publish(local, operation, now);
-    default:
-        return NR_OK;
-    }
-}
-
-static int local_operation_start(struct nr_operation *operation, uint64_t now)
-{
-    struct nr_local *local = local_of(operation->replay);
-    int status;
-
-    switch (operation->kind) {
-    case NR_UPDATE:
-        return update(local, operation, now);
-    case NR_FETCH:
-        return fetch(local, operation, now);
-    case NR_TABLES:
-        return tables(local, &operation->tables);
-    case NR_PING:
-        *operation->ping.ping = (struct nr_ping){.round_trip_ns = nr_clock() - now};
-        return NR_OK;
-    default:
-        status = local_operation_poll(operation, now);
-        operation->counted = status == NR_PENDING && operation->kind == NR_PUBLISH;
-        local->publications += operation->counted;
-        return status;
-    }
-}
-
-static void local_operation_end(struct nr_operation *operation)
-{
-    local_of(operation->replay)->publications -= operation->counted;
-    operation->counted = 0;
+    nr_local_advance(local, now);
 }
 
 /* ---- The rest ---- */
 
 static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
-    struct nr_local *local = local_of(replay);
+    struct nr_local *local = nr_local_of(replay);
 
     if (local->publications != 0 && until - now > RETRY_NS)
         until = now + RETRY_NS;
@@ -466,7 +338,7 @@ static void local_counters(struct nr_replay *replay, struct nr_replay_counters *
 
 static void local_destroy(struct nr_replay *replay)
 {
-    struct nr_local *local = local_of(replay);
+    struct nr_local *local = nr_local_of(replay);
 
     nr_engine_destroy(local->engine);
     nr_replay_end(replay);
@@ -490,9 +362,9 @@ static const struct nr_backend local_backend = {
     .sample_start = local_sample_start,
     .sample_poll = local_sample_poll,
     .sample_end = local_sample_end,
-    .operation_start = local_operation_start,
-    .operation_poll = local_operation_poll,
-    .operation_end = local_operation_end,
+    .operation_start = nr_local_operation_start,
+    .operation_poll = nr_local_operation_poll,
+    .operation_end = nr_local_operation_end,
     .blocked = local_blocked,
     .losses = local_losses,
     .counters = local_counters,

@@ -24,10 +24,11 @@ struct nr_connect_options {
     uint64_t seed;         /* of session nonces; 0: from the operating system */
 };
 
-/* Takes the engine over: it is destroyed with the replay (not when the answer is NULL). `spec` (UTF-8, copied) is what nr_replay_spec answers. */
+/* Takes the engine over: it is destroyed with the replay (not when the answer is NULL). `spec` (UTF-8, copied) is what
+ * nr_replay_spec answers. */
 struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status);
-/* Resolves and opens a socket, sends HELLO and waits for the spec up to timeout_ns (0: as long as nr_operation_wait would be
- * called; here the call is sliced by the caller repeating nr_replay_ready). */
+/* Resolves the host, opens a socket and sends HELLO; nr_replay_ready waits for the answer. NR_BAD_ADDRESS: no such host;
+ * NR_SYSTEM: no way to it. */
 struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status);
 /* NR_OK when connected and the spec is here; NR_PENDING after wait_ns without; NR_BAD_VERSION, NR_TOO_MANY, NR_REFUSED. */
 int nr_replay_ready(struct nr_replay *replay, uint64_t wait_ns);
@@ -36,7 +37,7 @@ const char *nr_replay_spec(const struct nr_replay *replay);
  * them). Later calls change nothing. */
 int nr_replay_layout(struct nr_replay *replay, const struct nr_engine_config *config);
 void nr_replay_close(struct nr_replay *replay); /* any thread, more than once */
-void nr_replay_free(struct nr_replay *replay);  /* after close, when no other call is inside */
+void nr_replay_free(struct nr_replay *replay);  /* when no other call is inside; also what is open of it */
 
 /* Why the last answer of an operation, or an actor's append, was a wait; and how long the server has been silent. */
 struct nr_blocked {
@@ -105,7 +106,8 @@ int nr_actor_stage(struct nr_actor *actor, const struct nr_rows *rows, const uin
 /* The staged items as a sampled batch would show them: table, row in the call, rows as of that table (key and probability 0). */
 int nr_actor_staged(struct nr_actor *actor, uint32_t *table, uint32_t *row);
 int nr_actor_staged_rows(struct nr_actor *actor, uint32_t table, void *rows); /* those of one table, in order */
-/* Sends the staged call. priority[items] may be NULL (the table's default for all); NaN in it is sent and refused by the server. */
+/* Sends the staged call, or as much as the window and the store have room for now, and the rest by itself. priority[items] may be
+ * NULL (the table's default for all); NaN in it is sent and refused by the server. */
 int nr_actor_commit(struct nr_actor *actor, const double *priority);
 void nr_actor_rollback(struct nr_actor *actor); /* as if the staged call had not been made */
 
@@ -139,8 +141,9 @@ uint32_t nr_replay_losses(struct nr_replay *replay, uint32_t capacity, struct nr
 
 /* ---- Learner ---- */
 
-/* Draws `count` rows of the table into `rows` (count * row_bytes, which must stay until the operation is final or cancelled AND
- * settled). `heads` has one entry per part of NR_SAMPLE_PART rows. The sample handle must be settled. */
+/* Draws `count` rows of the table into `rows` (count * row_bytes, which must stay until the sample is final or settled). `heads`
+ * has one entry per part of NR_SAMPLE_PART rows. The sample handle must be settled, whatever nr_sample_wait says. Over the network
+ * the parts of a sample of more than 2,048 rows are committed as they come: a session holds no more draws open. */
 struct nr_sample;
 enum { NR_SAMPLE_PART = 256 };
 int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **sample);
@@ -150,7 +153,8 @@ uint32_t nr_sample_heads(const struct nr_sample *sample, struct nr_draw_head *he
 /* Ends it: taken (1, commit) or untaken (0, refund); also cancels one that is not complete. Frees the handle. */
 void nr_sample_settle(struct nr_sample *sample, int taken);
 
-/* Repeated keys are resolved here: the last value wins (NR_SUPERSEDED for the earlier ones); when it is refused none applies. */
+/* Repeated keys are resolved here: the last value wins (NR_SUPERSEDED for the earlier ones); when it is refused none applies.
+ * The arrays must stay until final; outcome[count] (enum nr_outcome) is whole when NR_OK. */
 int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
               uint8_t *outcome, uint64_t wait_ns, struct nr_operation **operation);
 
@@ -170,6 +174,7 @@ int nr_fetch(struct nr_replay *replay, uint32_t set, uint64_t newer_than, struct
              struct nr_operation **operation);
 void nr_fetched_free(struct nr_fetched *fetched);
 
+/* Of the first `capacity` tables. */
 int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t capacity, uint64_t wait_ns,
               struct nr_operation **operation);
 

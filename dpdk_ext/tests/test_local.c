@@ -31,7 +31,7 @@ static void appends_wait_for_space(void)
     uint32_t items, row, taken = 0;
 
     toy_spec(&world.spec, 128, 1, 1, 1, NR_AUTORESET_NONE);
-    world.spec.store.steps = world.spec.store.window - 1 + world.spec.store.in_flight + 2;
+    world.spec.store.steps = world.spec.store.window - 1 + world.spec.store.in_flight;
     world_open(&world);
     struct nr_replay *replay = world.replay;
     struct nr_actor *first = nr_actor_open(replay, &world.spec.actor, &status);

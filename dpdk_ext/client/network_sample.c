@@ -1,0 +1,109 @@
+/* Samples over the network: a request of the protocol client for every part. */
+#include "network.h"
+
+enum { OPEN_PARTS = 8 /* of a sample; the parts of larger ones are committed as they come, for the session's slots */ };
+
+static void unlink_pending(struct nr_network *network, struct nr_sample *sample)
+{
+    struct nr_sample **link = &network->pending;
+
+    while (*link != sample)
+        link = &(*link)->waiting;
+    *link = sample->waiting;
+    if (*link == NULL)
+        network->last_pending = link;
+}
+
+void nr_network_look_at(struct nr_sample *sample)
+{
+    struct nr_network *network = nr_network_of(sample->replay);
+    int status = NR_OK;
+
+    for (uint32_t i = sample->done; i < sample->parts; i++) {
+        struct nr_sample_part *part = &sample->part[i];
+
+        if (part->whole)
+            continue;
+
+        int part_status = nr_request_status(part->request);
+
+        if (part_status == NR_OK) {
+            nr_request_draw(part->request, &part->head);
+            part->whole = 1;
+            if (sample->parts > OPEN_PARTS) {
+                nr_client_settle(network->client, part->request, true, network->active);
+                part->request = NULL;
+            }
+        } else if (part_status != NR_PENDING) {
+            status = part_status;
+            break;
+        } else if (status == NR_OK) {
+            status = NR_PENDING;
+            nr_request_wait(part->request, &sample->wait);
+        }
+    }
+    while (sample->done < sample->parts && sample->part[sample->done].whole)
+        sample->done++;
+    if (status != NR_PENDING) {
+        sample->status = status;
+        unlink_pending(network, sample);
+    }
+}
+
+void nr_network_settle_parts(struct nr_sample *sample, bool taken, uint64_t now)
+{
+    for (uint32_t i = 0; i < sample->parts; i++) {
+        if (sample->part[i].request != NULL)
+            nr_client_settle(nr_network_of(sample->replay)->client, sample->part[i].request, taken, now);
+        sample->part[i].request = NULL;
+    }
+}
+
+int nr_network_sample_start(struct nr_sample *sample, uint64_t now)
+{
+    struct nr_network *network = nr_network_of(sample->replay);
+    int status = nr_network_fatal(network);
+
+    for (uint32_t i = 0; i < sample->parts && status == NR_OK; i++) {
+        struct nr_sample_part *part = &sample->part[i];
+
+        part->request = nr_client_sample(network->client, sample->table, part->count,
+                                         sample->rows + (size_t)i * NR_SAMPLE_PART * sample->row_bytes, now);
+        if (part->request == NULL)
+            status = NR_NO_MEMORY;
+    }
+    if (status != NR_OK) {
+        nr_network_settle_parts(sample, false, now);
+        return status;
+    }
+    sample->waiting = NULL;
+    *network->last_pending = sample;
+    network->last_pending = &sample->waiting;
+    nr_network_called(network, now);
+    nr_drive_send(network, now);
+    return NR_OK;
+}
+
+int nr_network_sample_poll(struct nr_sample *sample, uint64_t now)
+{
+    struct nr_network *network = nr_network_of(sample->replay);
+    int status = nr_network_fatal(network);
+
+    (void)now;
+    if (status != NR_OK)
+        return status;
+    nr_network_look_at(sample);
+    return sample->status;
+}
+
+void nr_network_sample_end(struct nr_sample *sample, bool taken, uint64_t now)
+{
+    struct nr_network *network = nr_network_of(sample->replay);
+
+    if (sample->status == NR_PENDING)
+        unlink_pending(network, sample);
+    nr_network_settle_parts(sample, taken, now);
+    nr_network_called(network, now);
+    if (!atomic_load_explicit(&sample->replay->closed, memory_order_relaxed))
+        nr_drive_send(network, now);
+}
