@@ -100,7 +100,7 @@ class Actor:
         self._writers = self._stage.writers
         self._columns = len(self._writers)
         self._rows = self._stage.rows
-        self._reward, self._terminated, self._truncated = self._stage.results
+        self._results = self._stage.results
         self._binding = ffi.new("struct nr_binding *")
         self._first_wait = SLICE if self.timeout >= 0.05 else int(max(self.timeout, 0.0) * 1e9)
         self._end_mask = ffi.new("uint8_t[]", [1] * num_envs)
@@ -176,19 +176,20 @@ class Actor:
 
         Returns as soon as the client holds the rows; waits for credits only, at most `timeout` seconds (Timeout).
         """
-        if self._ptr is None or self._staged:
-            self._refuse()
         self._acquire()
         try:
+            # Looked at inside: a close() from another thread may have held the lock until now.
+            if self._ptr is None or self._staged:
+                self._refuse()
             if len(columns) != self._columns:
                 refuse_columns(self.store, columns, self._writers)
-            for name, write in self._writers:
-                if name not in columns:
-                    refuse_columns(self.store, columns, self._writers)
-                write(columns[name])
-            self._reward(reward)
-            self._terminated(terminated)
-            self._truncated(truncated)
+            try:
+                for name, write in self._writers:
+                    write(columns[name])
+            except KeyError:
+                refuse_columns(self.store, columns, self._writers)
+                raise
+            self._results(reward, terminated, truncated)
             if self._same_step or final is not None:
                 self._take_final(final, final_mask)
             if priority is None:
@@ -202,14 +203,14 @@ class Actor:
 
     def end(self, *, priority: Priority = None, **observation: Any) -> None:
         """Ends the episode of a single environment with its final observation, after the row that was done."""
-        if self._ptr is None or self._staged:
-            self._refuse()
         if self.num_envs > 1:
             raise BadCountError(
                 f"end() is for one environment; with {self.num_envs} the autoreset mode {self.autoreset!r} says how "
                 "episodes end"
             )
         with self._lock:
+            if self._ptr is None or self._staged:
+                self._refuse()
             writers = self._stage.observation_writers
             if len(observation) != len(writers) or any(name not in observation for name, _ in writers):
                 refuse_columns(self.store, observation, writers)
@@ -304,19 +305,19 @@ class Actor:
         the last flush. ItemsRefused when the server refused some: it names them and holds all keys. Timeout says why
         it waits.
         """
-        if self._ptr is None or self._staged:
-            self._refuse()
         self._acquire()
         try:
+            if self._ptr is None or self._staged:
+                self._refuse()
             return self._acknowledged.flush(self._ptr, self.timeout if timeout is None else timeout)
         finally:
             self._release()
 
     def counters(self) -> ActorCounters:
         """What this actor has done so far."""
-        if self._ptr is None:
-            self._refuse()
         with self._lock:
+            if self._ptr is None:
+                self._refuse()
             counters = ffi.new("struct nr_actor_counters *")
             lib.nr_actor_counters(self._ptr, counters)
             return ActorCounters(*(int(getattr(counters, name)) for name in ActorCounters._fields))

@@ -10,35 +10,17 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from netreplay._binding import SLICE, ffi, lib, wait_slices
 from netreplay.clients.batch import Batch, Draws
 from netreplay.clients.buffers import Pool
 from netreplay.clients.handle import Handle
-from netreplay.dtypes import ColumnType, Misfit, fit, to_array
-from netreplay.errors import BadCountError, Closed, ColumnError, NoTableError, Status, Timeout
+from netreplay.clients.updating import Updater, UpdateResult
+from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeout
 
 _OK = int(Status.OK)
 _PART = int(lib.NR_SAMPLE_PART)
 _HEAD_BYTES = int(ffi.sizeof("struct nr_draw_head"))
-_INT64, _FLOAT64 = ColumnType("int64"), ColumnType("float64")
-_I8, _F8 = np.dtype(np.int64), np.dtype(np.float64)
-
-
-class UpdateResult(NamedTuple):
-    """What became of an update of n priorities."""
-
-    applied: int
-    """keys that have their new priority"""
-    stale: int
-    """keys whose item had left the table"""
-    refused: int
-    """priorities that were NaN, infinite or negative"""
-    superseded: int
-    """earlier values of keys that the call names again"""
-    outcome: NDArray[np.uint8]
-    """per key: 0 applied, 1 stale, 2 refused, 3 superseded; uint8 [n]"""
 
 
 class _Started(NamedTuple):
@@ -85,7 +67,7 @@ class Learner:
         self._slot = ffi.new("struct nr_sample **")
         self._heads = ffi.new("struct nr_draw_head[]", -(-batch_size // _PART))
         self._parts = ffi.new("uint32_t *")
-        self._operation = ffi.new("struct nr_operation **")
+        self._updater = Updater(handle, table)
         self._lock = threading.RLock()
         self._closing = False
         handle.retain()
@@ -100,9 +82,10 @@ class Learner:
         Waits at most `timeout` seconds (the learner's, by default for ever; after each 10 s the log says why) and then
         raises the Timeout that says why: LimiterTimeout, EmptyTimeout, LeasesTimeout, or no answer.
         """
-        if not self._open:
-            self._refuse()
         with self._lock:
+            # Looked at inside: a close() from another thread may have held the lock until now.
+            if not self._open:
+                self._refuse()
             limit = self.timeout if timeout is None else timeout
             first_wait = SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9)
             if self.prefetch == 0 and not self._started:
@@ -191,66 +174,7 @@ class Learner:
         if not self._open:
             self._refuse()
         with self._lock:
-            key_array = self._keys(keys)
-            count = len(key_array)
-            values = self._priorities(priorities, count)
-            outcome = bytearray(count)
-            if count:
-                self._update(count, key_array, values, outcome, self._handle.timeout if timeout is None else timeout)
-            applied = outcome.count(0)
-            rest = (0, 0, 0) if applied == count else (outcome.count(1), outcome.count(2), outcome.count(3))
-            return UpdateResult(applied, *rest, np.frombuffer(outcome, np.uint8))
-
-    def _update(self, count: int, keys: Any, values: Any, outcome: bytearray, limit: float) -> None:
-        operation = self._operation
-        operation[0] = ffi.NULL
-        key_pointer = ffi.from_buffer("uint64_t[]", keys)
-        value_pointer = ffi.from_buffer("double[]", values)
-        outcome_pointer = ffi.from_buffer("uint8_t[]", outcome)
-        first = SLICE if limit >= 0.05 else int(max(limit, 0) * 1e9)
-        status = lib.nr_update(
-            self._handle.ptr, self._index, count, key_pointer, value_pointer, outcome_pointer, first, operation
-        )
-        if status == Status.PENDING:
-
-            def explain(seconds: float) -> Timeout:
-                blocked = ffi.new("struct nr_blocked *")
-                lib.nr_operation_blocked(operation[0], blocked)
-                return self._handle.explain(f"update of {count} priorities in table {self.table!r}", blocked, seconds)
-
-            status = wait_slices(
-                lambda wait_ns: lib.nr_operation_wait(operation[0], wait_ns),
-                limit,
-                explain,
-                lambda: lib.nr_operation_cancel(operation[0]),
-            )
-        if status:
-            self._handle.fail(status, f"update of priorities in table {self.table!r}")
-
-    def _keys(self, keys: Any) -> NDArray[Any]:
-        if type(keys) is np.ndarray and keys.dtype is _I8 and keys.ndim == 1 and keys.flags.c_contiguous:
-            return keys
-        try:
-            array, _ = to_array(keys)
-            if array.ndim != 1:
-                raise Misfit(f"has shape {list(array.shape)}, and one axis is wanted")
-            if array.dtype == np.uint64:
-                return np.ascontiguousarray(array)
-            return fit(array, _INT64, array.shape)
-        except Misfit as misfit:
-            raise ColumnError(f"keys: {misfit}", column="keys", index=misfit.index, value=misfit.value) from None
-
-    def _priorities(self, priorities: Any, count: int) -> NDArray[np.float64]:
-        if type(priorities) is np.ndarray and priorities.dtype is _F8 and priorities.shape == (count,):
-            return priorities if priorities.flags.c_contiguous else priorities.copy()
-        try:
-            return fit(priorities, _FLOAT64, (count,))
-        except Misfit as misfit:
-            at = f"[{misfit.index[0]}]" if misfit.index else ""
-            shown = "" if misfit.value is None else f" {misfit.value!r}"
-            raise ColumnError(
-                f"priorities{at}:{shown} {misfit}", column="priorities", index=misfit.index, value=misfit.value
-            ) from None
+            return self._updater.update(keys, priorities, self._handle.timeout if timeout is None else timeout)
 
     # ---- ending ----
 

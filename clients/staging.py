@@ -213,6 +213,32 @@ def writer_for(slot: Slot) -> Writer:
     return _narrow_writer(slot) if slot.type.name == "float32" else _vector_writer(slot)
 
 
+def _results_writer(slots: list[Slot]) -> Callable[[Any, Any, Any], None]:
+    """For reward, terminated, truncated together."""
+    reward_, terminated_, truncated_ = (writer_for(slot) for slot in slots)
+
+    def write(reward: Any, terminated: Any, truncated: Any) -> None:
+        reward_(reward)
+        terminated_(terminated)
+        truncated_(truncated)
+
+    if slots[0].shape != ():
+        return write
+    cells = [slot.view.reshape(1).view(np.uint8).data for slot in slots]
+    number: Any = cells[0].cast("f")
+    first, second = cells[1], cells[2]
+
+    def write_one(reward: Any, terminated: Any, truncated: Any) -> None:
+        if type(reward) is float and type(terminated) is bool and type(truncated) is bool and -3.4e38 < reward < 3.4e38:
+            number[0] = reward
+            first[0] = terminated
+            second[0] = truncated
+        else:
+            write(reward, terminated, truncated)
+
+    return write_one
+
+
 class Stage:
     """One call's rows: `rows` is what the C reads; `write` puts a value into a column."""
 
@@ -229,7 +255,7 @@ class Stage:
         self._final = [Slot(store, column, streams, self._final_pointers, i) for i, column in enumerate(observation)]
         self.writers = [(slot.name, writer_for(slot)) for slot in slots]
         self.observation_writers = self.writers[: len(observation)]
-        self.results = tuple(writer_for(slot) for slot in self._results)
+        self.results = _results_writer(self._results)
         self._strides = ffi.new("uint64_t[]", [c.bytes for c in data] or [0])
         self._final_strides = ffi.new("uint64_t[]", [c.bytes for c in observation])
         self._mask = np.zeros(streams, np.uint8)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from netreplay.clients.actor import Actor
     from netreplay.clients.batch import Batch
     from netreplay.clients.connect import connect
-    from netreplay.clients.learner import Learner, UpdateResult
+    from netreplay.clients.learner import Learner
     from netreplay.clients.replay import Replay, TableInfo
+    from netreplay.clients.updating import UpdateResult
 
 __version__: str
 
@@ -72,7 +73,7 @@ _LAZY = {
     "TableInfo": "netreplay.clients.replay",
     "Actor": "netreplay.clients.actor",
     "Learner": "netreplay.clients.learner",
-    "UpdateResult": "netreplay.clients.learner",
+    "UpdateResult": "netreplay.clients.updating",
     "Batch": "netreplay.clients.batch",
 }
 

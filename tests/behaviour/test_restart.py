@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -105,6 +106,7 @@ def test_a_learner_waits_for_the_server_to_come_back(server, replay):
 def test_parameters_are_published_again(server, replay):
     version = replay.parameters.publish({"w": np.arange(1000.0)})
     server.kill()
+    wait_until(lambda: int(time.time()) > version >> 32, "another second: versions begin with that of the start")
     server.restart()
     replay.tables()
 
