@@ -217,11 +217,13 @@ def test_a_rate_is_that_of_the_last_seconds_and_survives_a_new_server():
     meter = Meter()
     for second in range(20):
         meter.observe(float(second), 100.0 * second)
-    assert meter.rate == pytest.approx(100)
+    assert meter.rate(19.0) == pytest.approx(100)
+    assert 0 < meter.rate(22.0) < 80
+    assert meter.rate(30.0) == 0
     meter.observe(20.0, 3.0)
-    assert meter.rate == 0
+    assert meter.rate(20.0) == 0
     meter.observe(21.0, 53.0)
-    assert meter.rate == pytest.approx(50)
+    assert meter.rate(21.0) == pytest.approx(50)
 
 
 def test_small_words():
@@ -337,6 +339,13 @@ class Demo:
         self._reader.join(5)
         return code
 
+    def server_counters(self) -> dict[str, int]:
+        """What the present server has counted, as far as it has told."""
+        try:
+            return json.loads((self.out / "processes" / "server.stats.json").read_text())["server"]
+        except FileNotFoundError:
+            return {}
+
     def report(self) -> dict[str, Any]:
         return json.loads((self.out / "report.json").read_text())
 
@@ -371,8 +380,8 @@ def within(seconds: float, what: str) -> Iterator[None]:
     assert time.monotonic() - begin < seconds, what
 
 
-def test_kill_9_of_actor_learner_and_server_is_survived_and_reported(start):
-    demo = start("--seconds", "22", "--seed", "2")
+def test_kill_9_of_actor_learner_and_server_is_survived_and_reported_and_ctrl_c_ends_it(start):
+    demo = start("--seconds", "300", "--seed", "2")
     killed = []
     for who in ("actor 1", "learner", "server"):
         for other in ("actor 0", "actor 1", "learner"):
@@ -380,48 +389,47 @@ def test_kill_9_of_actor_learner_and_server_is_survived_and_reported(start):
         killed.append((who, demo.pid_of(who)))
         os.kill(killed[-1][1], signal.SIGKILL)
         demo.pid_of(who, times=2)
+    wait_until(lambda: demo.server_counters().get("batches", 0) > 10, "learning goes on with the second server", 60)
+    wait_until(lambda: "lost with the server" in demo.text, "the losses are named")
+    assert demo.server_counters()["publishes"] > 0, "the learner's client published again"
+
     children = demo.children()
-    assert demo.wait() == 0, demo.text
-    assert all(gone(pid) for pid in children)
+    assert len(children) == 4
+    demo.process.send_signal(signal.SIGINT)
+    with within(4, "everything ends"):
+        wait_until(lambda: all(gone(pid) for pid in children), "its processes are gone")
+    assert demo.wait() == 130, demo.text
+    assert "Traceback" not in demo.text
 
     report = demo.report()
-    assert report["outcome"] == "time passed"
-    assert report["seed"] == 2
-    assert 22 <= report["seconds"] < 25
+    assert report["outcome"] == "interrupted"
     assert [(r["who"], r["pid"], r["code"], r["how"]) for r in report["restarts"]] == [
         (who, pid, -9, "killed by SIGKILL") for who, pid in killed
     ]
-    assert all(0 < r["recovered_seconds"] < 15 for r in report["restarts"])
-    assert report["losses"], "what the server took with it is named"
-    assert {loss["named_by"] for loss in report["losses"]} <= {"actor 0", "actor 1"}
-    counted = report["server_counted"]
-    assert counted["servers"] == 2
-    assert counted["batches"] >= 0.8 * report["learner_counted"]["batches"] > 0
-    last = counted["lives"][-1]
-    assert last["server"]["batches"] > 0, "learning went on with the second server"
-    assert last["server"]["publishes"] > 0, "the learner's client published again"
-    assert counted["table"]["inserted"] >= 1000
-    assert counted["sampled_bytes"] >= counted["batches"] * 128 * 40
-    assert {"append", "flush", "sample", "update"} <= set(report["latencies"])
+    assert all(0 < r["recovered_seconds"] < 30 for r in report["restarts"])
+    assert {loss["named_by"] for loss in report["losses"]} == {"actor 0", "actor 1"}
+    assert sum(loss["items"] for loss in report["losses"]) > 100
+    assert report["server_counted"]["servers"] == len(report["server_counted"]["lives"]) == 2
+    assert (demo.out / "learning-curve.png").exists()
+
+
+def test_a_run_of_so_many_seconds_ends_then_with_a_whole_report(start):
+    demo = start("--seconds", "7", "--seed", "5", "--actors", "1")
+    assert demo.wait() == 0, demo.text
+    report = demo.report()
+    assert report["outcome"] == "time passed"
+    assert report["seed"] == 5
+    assert 7 <= report["seconds"] < 7.5
+    assert report["restarts"] == report["losses"] == []
+    assert report["server_counted"]["table"]["inserted"] > 0
+    assert report["server_counted"]["servers"] == 1
+    assert report["server_counted"]["batches"] >= report["learner_counted"]["batches"]
+    assert report["environment_steps"] > 0
+    assert {"append", "fetch"} <= set(report["latencies"])
     assert report["machine"]["cores"] >= 1
-    assert report["versions"]["torch"] == torch.__version__.partition("+")[0] or report["versions"]["torch"]
+    assert set(report["versions"]) >= {"python", "netreplay", "torch", "gymnasium"}
     assert (demo.out / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert "| actor: append" in (demo.out / "latency.md").read_text()
-    assert "Traceback" not in demo.text
-
-
-def test_ctrl_c_ends_everything_and_still_writes_the_report(start):
-    demo = start("--seconds", "60", "--actors", "1")
-    demo.pid_of("learner")
-    children = demo.children()
-    assert len(children) == 3
-    demo.process.send_signal(signal.SIGINT)
-    with within(3, "everything ends"):
-        wait_until(lambda: all(gone(pid) for pid in children), "its processes are gone")
-    assert demo.wait(20) == 130
-    assert demo.report()["outcome"] == "interrupted"
-    assert (demo.out / "learning-curve.png").exists()
-    assert "Traceback" not in demo.text
 
 
 def test_nothing_outlives_a_demo_that_is_killed(start):

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from netreplay.clients.demo.record import Point, Record, Restart
@@ -31,7 +28,7 @@ def running_mean(values: Sequence[float], window: int = _WINDOW) -> NDArray[np.f
 
 def draw(record: Record, path: Path, verdict: str) -> None:
     """Greedy evaluations and the actors' returns, over environment steps and over time; restarts are marked."""
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    figure = Figure(figsize=(11, 4.8), layout=ConstrainedLayoutEngine(wspace=0.04))
     by_steps, by_time = figure.subplots(1, 2, sharey=True)
     _curves(by_steps, record, lambda at: float(at.steps), "environment steps")
     _curves(by_time, record, lambda at: at.seconds, "seconds")
@@ -46,7 +43,7 @@ def draw(record: Record, path: Path, verdict: str) -> None:
 def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float], label: str) -> None:
     returns = record.returns
     x = [place(point) for point in returns]
-    axes.scatter(x, [point.value for point in returns], s=4, color=_ORANGE, alpha=0.2, linewidths=0)
+    axes.scatter(x, [point.value for point in returns], s=5, color=_ORANGE, alpha=0.35, linewidths=0)
     axes.plot(
         x,
         running_mean([point.value for point in returns]),
@@ -89,7 +86,7 @@ def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float
         axes.axvline(place(restart), color=_RED, linewidth=1, linestyle=":", label="" if i else "a process died")
         axes.annotate(
             restart.who,
-            (place(restart), 0.02),
+            (place(restart), 0.02 + 0.12 * (i % 4)),
             xycoords=("data", "axes fraction"),
             xytext=(2, 0),
             textcoords="offset points",
@@ -101,5 +98,5 @@ def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float
     axes.set_ylim(0, 520)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.grid(alpha=0.25)
+    axes.grid(alpha=0.355)
     axes.spines[["top", "right"]].set_visible(False)

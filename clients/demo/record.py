@@ -14,6 +14,8 @@ from netreplay.clients.losses import Loss
 
 RECENT_SECONDS = 5.0
 """over which rates and the view's latencies are taken"""
+SILENT_SECONDS = 1.5
+"""without news of a counter, after which its rate falls"""
 SERVER_COUNTS = ("batches", "sampled_bytes", "inserts", "updates", "publishes", "fetches")
 TABLE_COUNTS = ("inserted", "sampled", "updated", "stale", "refused", "evicted_capacity", "evicted_steps")
 
@@ -74,18 +76,20 @@ class Meter:
         """The counter's value at second `now`; one that fell belongs to a new server."""
         if self._seen and count < self._seen[-1][1]:
             self._seen.clear()
-        if not self._seen or (now, count) != self._seen[-1]:
-            self._seen.append((now, count))
+        self._seen.append((now, count))
         while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_SECONDS:
             self._seen.popleft()
 
-    @property
-    def rate(self) -> float:
-        """Per second."""
+    def rate(self, now: float) -> float:
+        """Per second, at second `now`; falls when nothing has been observed for a while."""
         if len(self._seen) < 2:
             return 0.0
         (begin, first), (end, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (end - begin) if end > begin else 0.0
+        silent = now - end
+        if silent > RECENT_SECONDS:
+            return 0.0
+        span = end - begin if silent < SILENT_SECONDS else now - begin
+        return (last - first) / span if span > 0 else 0.0
 
 
 @dataclass

@@ -6,7 +6,9 @@ import json
 import math
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from netreplay.clients.demo.latency import Histogram, human
@@ -19,14 +21,16 @@ _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 def write(record: Record, folder: Path, outcome: str, machine: dict[str, object], versions: dict[str, str]) -> None:
     """Writes all of it. `outcome` is "solved", "time passed", "unsolved", "interrupted" or "failed"."""
-    from netreplay.clients.demo.chart import draw  # matplotlib takes its time
-
     report = contents(record, outcome, machine, versions)
     (folder / JSON).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     (folder / LATENCY).write_text(latency_table(record, machine), encoding="utf-8")
-    solved = record.solved
-    verdict = outcome if solved is None else f"solved after {_solved_at(record):.0f} s"
-    draw(record, folder / CURVE, verdict)
+    verdict = outcome if record.solved is None else f"solved after {_solved_at(record):.0f} s"
+    load_chart().draw(record, folder / CURVE, verdict)
+
+
+def load_chart() -> ModuleType:
+    """The module that draws. Not imported before it is wanted: matplotlib takes a second."""
+    return import_module("netreplay.clients.demo.chart")
 
 
 def _solved_at(record: Record) -> float:

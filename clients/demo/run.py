@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 
 import click
@@ -58,8 +59,8 @@ def run(config: Config, folder: Path, seconds: float | None) -> int:
         except ProcessFailedError:
             report.write(record, folder, "failed", described, versions)
             raise
+        click.echo(f"netreplay demo: {_verdict(record, outcome)}")
         report.write(record, folder, outcome, described, versions)
-    click.echo(f"netreplay demo: {_verdict(record, outcome)}")
     click.echo(f"netreplay demo: {_counts(record)}; report in {folder}")
     if interrupt.signal:
         return 128 + interrupt.signal
@@ -69,9 +70,12 @@ def run(config: Config, folder: Path, seconds: float | None) -> int:
 def _watch(supervisor: Supervisor, record: Record, view: View, interrupt: Interrupt, *, until_solved: bool) -> str:
     """Until the end; why it is the end."""
     outcome = ""
+    chart = Thread(target=report.load_chart, daemon=True)
     while not outcome:
         supervisor.watch(min(_TICK_SECONDS, max(0.0, record.limit - record.now)))
         view.show()
+        if chart.ident is None and record.processes["actor 0"].working:
+            chart.start()  # so that the report is written at once when the end comes
         if interrupt.signal:
             outcome = "interrupted"
         elif until_solved and record.solved is not None:

@@ -137,7 +137,7 @@ def _processes(record: Record) -> RenderableType:
 
 
 def _rates(record: Record) -> RenderableType:
-    rates = {name: meter.rate for name, meter in record.rates.items()}
+    rates = {name: meter.rate(record.now) for name, meter in record.rates.items()}
     size = record.server.now("table", "size")
     capacity = record.server.now("table", "capacity")
     grid = _grid("left", "right", "left", "right")
@@ -207,7 +207,7 @@ class LineView:
 
 def progress_line(record: Record) -> str:
     """The run now, in a line of some 80 characters."""
-    rates = {name: meter.rate for name, meter in record.rates.items()}
+    rates = {name: meter.rate(record.now) for name, meter in record.rates.items()}
     greedy = record.evaluations[-1][0].value if record.evaluations else None
     return (
         f"{record.now:6.1f} s  {record.server.now('table', 'size'):,} items, {rates['inserts']:,.0f} inserts/s, "
