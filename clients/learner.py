@@ -171,9 +171,9 @@ class Learner:
         Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or
         negative; superseded when the call names the key again later. One bad value harms no other.
         """
-        if not self._open:
-            self._refuse()
         with self._lock:
+            if not self._open:
+                self._refuse()
             return self._updater.update(keys, priorities, self._handle.timeout if timeout is None else timeout)
 
     # ---- ending ----
