@@ -69,18 +69,16 @@ def test_what_was_not_acknowledged_is_sent_again(server, replay):
 
 def test_nothing_is_lost_when_only_the_answer_was(server, replay):
     """Stopped, not killed: the same server goes on where it was."""
-    import signal
-
     with replay.actor("s") as actor:
         feed(actor, 5)
-        server.signal(signal.SIGSTOP)
+        server.stop()
         try:
             actor.append(obs=np.zeros(4), **ROW)
             actor.append(obs=np.zeros(4), **ROW)
             with pytest.raises(netreplay.Timeout, match="no answer from"):
                 actor.flush(timeout=0.5)
         finally:
-            server.signal(signal.SIGCONT)
+            server.go_on()
         assert len(actor.flush()) == 1
     assert replay.table("t").info().size == 6
     assert replay.losses() == []
