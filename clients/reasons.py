@@ -57,5 +57,6 @@ def _no_answer(what: str, blocked: Any, seconds: float, silent: int, peer: str, 
         numbers = {**fields, "have": outstanding, "need": allowed}
         return CreditsTimeout(f"{what}: credits: {counts} after {seconds:.1f} s", **numbers)
     cause = " (connection refused)" if blocked.unreachable else ""
-    for_seconds = silent / 1e9 if silent >= _SILENT else seconds
+    # Before the call nothing may have been asked: that silence is not held against the server.
+    for_seconds = min(silent / 1e9, seconds) if silent >= _SILENT else seconds
     return Timeout(f"{what}: no answer from {peer} for {for_seconds:.1f} s{cause}", **fields)

@@ -19,6 +19,18 @@ import netreplay
 CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers that say what a test needs of the machine."""
+    config.addinivalue_line("markers", "root: needs root: it makes network namespaces")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture is made."""
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs root, to make network namespaces")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """In CI everything that a test may need is there, so a skip is a failure."""
