@@ -32,6 +32,7 @@ from netreplay.clients.demo.pace import Allowance
 from netreplay.clients.demo.policy import epsilons, evaluate, explore
 from netreplay.clients.demo.process import Process, how_ended
 from netreplay.clients.demo.record import Meter, ProcessState, Record
+from netreplay.clients.demo.supervisor import ProcessFailedError, Supervisor
 from netreplay.clients.demo.view import clock, panel, progress_line, sparkline
 from netreplay.clients.losses import Loss
 from netreplay.spec import Spec
@@ -439,6 +440,28 @@ def test_nothing_outlives_a_demo_that_is_killed(start):
     children = demo.children()
     demo.process.kill()
     wait_until(lambda: all(gone(pid) for pid in children), "its processes are gone", 5)
+
+
+def test_a_process_that_cannot_work_is_given_up_with_its_last_words(tmp_path):
+    config = Config(actors=1, environments=0)
+    supervisor = Supervisor(config, tmp_path, Record(config, 60.0))
+
+    pids: set[int] = set()
+
+    def watch() -> bool:
+        supervisor.watch(0.05)
+        return False
+
+    def run() -> None:
+        with supervisor:
+            pids.update(state.pid for state in supervisor.record.processes.values())
+            wait_until(watch, "it gives up")
+
+    with pytest.raises(ProcessFailedError, match=r"the actor 0 died 3 times .* ended with code 1: \S+"):
+        run()
+    assert len(pids) == 3
+    assert all(gone(pid) for pid in pids)
+    assert [restart.who for restart in supervisor.record.restarts] == ["actor 0", "actor 0"]
 
 
 @pytest.mark.parametrize(

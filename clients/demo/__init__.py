@@ -44,4 +44,9 @@ def demo(seed: int, seconds: float | None, actors: int, environment: str, out: P
 
     from netreplay.clients.demo.run import run
 
-    return run(Config(seed=seed, actors=actors, environment=environment), folder, seconds)
+    try:
+        return run(Config(seed=seed, actors=actors, environment=environment), folder, seconds)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadConfigError(f"demo: {error.filename or folder}: {error.strerror}", value=str(folder)) from None

@@ -6,6 +6,7 @@ The target network is what is evaluated: an average over recent updates, and so 
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator
 
@@ -121,7 +122,14 @@ def learn(child: Child, replay: Replay) -> None:
     report = Every(_REPORT_SECONDS)
     seeds = np.random.default_rng([config.seed, networks.updates])
     networks.publish(replay)
-    learned = stale = 0
+    learned, stale, loss = 0, 0, math.nan
+
+    def tell() -> None:
+        nonlocal learned, stale
+        reconnects = replay.counters().reconnects
+        child.tell(LearnerProgress(learned, networks.updates, loss, stale, reconnects, watch.take()))
+        learned = stale = 0
+
     with replay.learner(TABLE, batch_size=config.batch_size, prefetch=config.prefetch, as_torch=True) as learner:
         for batch in batches(child, learner, watch):
             pace.wait()
@@ -136,9 +144,8 @@ def learn(child: Child, replay: Replay) -> None:
             if networks.updates % config.evaluation_interval == 0:
                 child.tell(evaluate_greedily(networks, config, seeds))
             if report:
-                reconnects = replay.counters().reconnects
-                child.tell(LearnerProgress(learned, networks.updates, loss, stale, reconnects, watch.take()))
-                learned = stale = 0
+                tell()
+        tell()
 
 
 def evaluate_greedily(networks: Networks, config: Config, seeds: np.random.Generator) -> Evaluation:
