@@ -9,8 +9,11 @@
 enum {
     MICROSECOND = 1000,
     MILLISECOND = 1000 * MICROSECOND,
-    SPIN_NS = 15 * MICROSECOND,   /* of a caller after the last sign of life: the processor is kept, */
-    YIELD_NS = 45 * MICROSECOND,  /* then offered to others, then given up until something comes */
+    SPIN_NS = 30 * MICROSECOND,   /* a caller polls for this long after the last sign of life, then it sleeps */
+    YIELD_NS = 20 * MICROSECOND,  /* behind a datagram more are likely: for this long others get the processor, but no sleep */
+    NEAR_NS = 300 * MICROSECOND,  /* an answer within this, yet after a sleep, says that the polling was in vain: */
+    MISSES = 3,                   /* after so many in a row callers sleep at once (the server may need this very core), */
+    PROBE = 32,                   /* but for every so manieth wait */
     GRACE_NS = 100 * MICROSECOND, /* after the last call before the progress thread sleeps in the kernel for rows */
     LOOK_NS = MILLISECOND,        /* between two looks of it while answers are outstanding */
     LINGER_NS = 2 * MILLISECOND,  /* it looks this often while calls come, so that they need not signal it, */
@@ -103,6 +106,7 @@ bool nr_drive_step(struct nr_network *network, uint64_t now)
     for (uint32_t i = 0; i < count; i++)
         nr_client_receive(network->client, &network->rx[i], now);
     network->active = now;
+    network->flowing = true;
     network->unreachable = network->io->counters.unreachable;
     nr_drive_send(network, now);
     return true;
@@ -111,16 +115,22 @@ bool nr_drive_step(struct nr_network *network, uint64_t now)
 /* ---- A caller that waits ---- */
 
 /* Gives up the mutex for a moment. */
-static void give_way(struct nr_replay *replay, bool yield)
+static void give_way(struct nr_replay *replay)
 {
     pthread_mutex_unlock(&replay->mutex);
-    if (yield)
-        sched_yield();
     for (int i = 0; i < GIVE_WAY && atomic_load_explicit(&replay->arrivals, memory_order_relaxed) != 0; i++)
         sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+    pthread_mutex_lock(&replay->mutex);
+}
+
+/* Gives up the mutex and the processor for a moment. */
+static void yield(struct nr_replay *replay)
+{
+    pthread_mutex_unlock(&replay->mutex);
+    sched_yield();
     pthread_mutex_lock(&replay->mutex);
 }
 
@@ -145,29 +155,51 @@ static void sleep_in_kernel(struct nr_network *network, uint64_t now, uint64_t u
     nr_notify(replay); /* one that waits for the place */
 }
 
+/* An answer came to a caller after `quiet` ns: remembers whether polling would do. */
+static void learn(struct nr_network *network, uint64_t quiet)
+{
+    if (!network->slept)
+        network->misses = 0;
+    else if (network->misses < MISSES && quiet < NEAR_NS)
+        network->misses++;
+    network->slept = false;
+    network->waits++;
+}
+
+static bool polls(const struct nr_network *network, uint64_t quiet)
+{
+    if (network->flowing)
+        return network->busy || quiet < YIELD_NS;
+    return network->busy || (quiet < SPIN_NS && (network->misses < MISSES || network->waits % PROBE == 0));
+}
+
 void nr_drive_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
     struct nr_network *network = nr_network_of(replay);
+    uint64_t quiet = now - network->active;
 
     network->called = now;
-    if (nr_drive_step(network, now))
+    if (nr_drive_step(network, now)) {
+        learn(network, quiet);
         return;
+    }
     until = earlier(until, network->wakeup);
     if (network->waiting) { /* another drives */
         nr_sleep(replay, until);
         return;
     }
-
-    uint64_t quiet = now - network->active;
-
     network->waiting = true;
-    if (network->busy || quiet < YIELD_NS) {
-        give_way(replay, !network->busy && quiet >= SPIN_NS);
+    if (polls(network, quiet)) {
+        if (network->flowing && !network->busy)
+            yield(replay);
+        else
+            give_way(replay);
     } else if (network->sleeping) { /* the progress thread: it leaves the place to us */
         nr_io_wake(network->io);
         nr_sleep(replay, until);
     } else {
         sleep_in_kernel(network, now, until);
+        network->slept = true;
     }
     network->waiting = false;
 }
@@ -207,7 +239,7 @@ static void look_after(struct nr_network *network)
     if (open && !network->waiting) {
         nr_drive_step(network, now);
         if (network->busy) {
-            give_way(&network->replay, false);
+            give_way(&network->replay);
             return;
         }
         if (urgent(network) && !network->sleeping && now - network->called >= GRACE_NS) {
@@ -225,7 +257,7 @@ static void look_after(struct nr_network *network)
     if (until > now)
         doze(network, until);
     else
-        give_way(&network->replay, false);
+        give_way(&network->replay);
 }
 
 static void *run(void *argument)

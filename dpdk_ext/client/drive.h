@@ -22,6 +22,10 @@ struct nr_network {
     bool sleeping;        /* a thread is in nr_io_wait */
     bool begun;           /* the progress thread was started */
     bool parked;          /* it sleeps until it is signalled */
+    bool flowing;         /* the last sign of life was a datagram, not the beginning of a call */
+    bool slept;           /* a caller has slept in nr_io_wait since a datagram came */
+    uint32_t misses;      /* answers in a row that came soon, but only after a sleep */
+    uint32_t waits;       /* answers to callers */
     uint32_t outstanding; /* datagrams sent and unanswered */
     uint64_t wakeup;      /* when nr_client_send is due, ns; UINT64_MAX: never */
     uint64_t sleep_until; /* until when the thread in nr_io_wait sleeps, ns */

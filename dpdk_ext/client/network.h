@@ -16,6 +16,7 @@ static inline int nr_network_fatal(const struct nr_network *network)
 static inline void nr_network_called(struct nr_network *network, uint64_t now)
 {
     network->called = network->active = now;
+    network->flowing = false;
 }
 
 /* network_insert.c; the first five as in struct nr_backend */
