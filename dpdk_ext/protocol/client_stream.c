@@ -127,7 +127,8 @@ static void recover(struct nr_client *client, uint32_t number, const struct nr_w
     uint64_t from = stream->decided_step > store->window ? stream->decided_step - store->window : 0;
     if (answer->known && answer->next_step > from)
         from = answer->next_step;
-    if (from < stream->decided_step && nr_log_reserve(client, stream->decided_step - from) == NR_OK)
+    /* One that has ended needs no past, and its owner may have freed the steps: see nr_client_stream_done. */
+    if (!(stream->ended && idle(stream)) && from < stream->decided_step && nr_log_reserve(client, stream->decided_step - from) == NR_OK)
         for (uint64_t step = stream->decided_step; step-- > from;) {
             struct nr_logged *record = nr_log_front(client);
             record->type = NR_RECORD_STEP;

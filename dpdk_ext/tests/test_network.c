@@ -1,9 +1,12 @@
 /* The replay behind the protocol: a server on another thread, kernel UDP between, good and bad networks, restarts. */
 #include "replay_behaviour.h"
 
+#include <arpa/inet.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "loop/appliance.h"
+#include "protocol/wire.h"
 #include "testing/forwarder.h"
 
 struct server {
@@ -343,6 +346,64 @@ static void close_ends_every_wait(void)
     server_stop(&server);
 }
 
+/* Answers the next datagram at the port as a server does that does not know the session, and no other. */
+static void forget_session(uint16_t port, struct nr_replay *replay)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}, from;
+    socklen_t length = sizeof(from);
+    struct {
+        struct nr_header header;
+        struct nr_wire_stamps stamps;
+        struct nr_wire_state state;
+    } answer = {.header = {0}};
+    struct nr_operation *operation;
+    struct nr_ping ping;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    CHECK_EQUAL(nr_ping(replay, 0, &ping, MILLISECOND, &operation), NR_PENDING);
+    CHECK(recvfrom(fd, &answer.header, sizeof(answer.header), 0, (struct sockaddr *)&from, &length) > 0);
+    answer.header.operation |= NR_OP_RESPONSE;
+    answer.header.status = NR_NO_SESSION;
+    answer.header.length = sizeof(answer.stamps) + sizeof(answer.state);
+    answer.header.counter = 0;
+    CHECK(sendto(fd, &answer, sizeof(answer), 0, (struct sockaddr *)&from, length) == sizeof(answer));
+    CHECK_EQUAL(nr_operation_wait(operation, 20 * MILLISECOND), NR_PENDING);
+    nr_operation_cancel(operation);
+    close(fd);
+}
+
+static void an_actor_may_be_closed_between_two_sessions(void)
+{
+    struct toy_spec spec;
+    struct server server;
+    static struct toy_rows toy;
+    int status;
+
+    toy_spec(&spec, 1000, 1, 3, 40, NR_AUTORESET_NEXT_STEP);
+    server_start(&server, &spec.config, 0);
+    struct nr_replay *replay = connect_to(server.port, &spec.config);
+    struct nr_actor *actor = nr_actor_open(replay, &spec.actor, &status);
+    toy_rows(&toy);
+    for (uint32_t i = 0; i < 10; i++)
+        append(actor, &toy, false);
+    flush(actor);
+    server_stop(&server);
+    forget_session(server.port, replay);
+    nr_actor_close(actor);
+    server_start(&server, &spec.config, server.port);
+    CHECK_EQUAL(nr_replay_ready(replay, LONG), NR_OK);
+    CHECK_EQUAL(size_of(replay), 0);
+    actor = nr_actor_open(replay, &spec.actor, &status);
+    for (uint32_t i = 0; i < 10; i++)
+        append(actor, &toy, false);
+    flush(actor);
+    CHECK_EQUAL(size_of(replay), 40 * 7);
+    nr_actor_close(actor);
+    nr_replay_free(replay);
+    server_stop(&server);
+}
+
 int main(void)
 {
     nobody_answers();
@@ -354,6 +415,7 @@ int main(void)
     }
     poll_of_all = NR_POLL_ADAPTIVE;
     a_restarted_server_is_taken_up_again();
+    an_actor_may_be_closed_between_two_sessions();
     a_bad_network_loses_nothing();
     return 0;
 }
