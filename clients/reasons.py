@@ -34,6 +34,9 @@ _WAITS: dict[int, tuple[type[Timeout], str]] = {
 }
 
 
+_CAUSES = ("", " (connection refused)", " (no route to host)")  # by nr_blocked's unreachable
+
+
 def explain(what: str, blocked: Any, seconds: float, address: Address, tables: Sequence[str]) -> Timeout:
     """The reason of the server's, or credits, or no answer; with its numbers, in words and as fields."""
     wait = blocked.wait
@@ -56,7 +59,7 @@ def _no_answer(what: str, blocked: Any, seconds: float, silent: int, peer: str, 
         counts = f"{outstanding} of {allowed} datagrams are in flight to {peer}"
         numbers = {**fields, "have": outstanding, "need": allowed}
         return CreditsTimeout(f"{what}: credits: {counts} after {seconds:.1f} s", **numbers)
-    cause = " (connection refused)" if blocked.unreachable else ""
+    cause = _CAUSES[blocked.unreachable]
     # Before the call nothing may have been asked: that silence is not held against the server.
     for_seconds = min(silent / 1e9, seconds) if silent >= _SILENT else seconds
     return Timeout(f"{what}: no answer from {peer} for {for_seconds:.1f} s{cause}", **fields)

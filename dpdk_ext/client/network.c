@@ -51,7 +51,11 @@ static void network_blocked(struct nr_replay *replay, struct nr_blocked *blocked
 
     nr_client_look(network->client, &view);
     blocked->silent_ns = view.heard == 0 ? UINT64_MAX : nr_clock() - view.heard;
-    blocked->unreachable = network->io->counters.unreachable != network->unreachable;
+    if (network->io->counters.unreachable == network->unreachable)
+        blocked->unreachable = 0;
+    else
+        blocked->unreachable = network->io->counters.last_unreachable == -ECONNREFUSED ? 1 : 2;
+    nr_client_insert_wait(network->client, &blocked->wait);
     blocked->outstanding = view.outstanding;
     blocked->credits = view.credits;
 }

@@ -43,7 +43,7 @@ void nr_replay_free(struct nr_replay *replay);  /* when no other call is inside;
 struct nr_blocked {
     struct nr_wait wait;      /* reason 0: no reason heard from the server */
     uint64_t silent_ns;       /* since the last datagram from the server; UINT64_MAX: never heard */
-    uint32_t unreachable;     /* 1: the network answered "connection refused" last */
+    uint32_t unreachable;     /* 1: the network answered "connection refused" last; 2: that there is no way to the host */
     uint32_t outstanding;     /* datagrams sent and unanswered */
     uint32_t credits;         /* datagrams that may be outstanding */
     uint32_t pad;

@@ -49,6 +49,7 @@ struct nr_io_counters {
     uint64_t receive_errors;    /* receive_burst calls that failed for a reason not counted above */
     int32_t last_send_error;    /* negative errno of the newest refusal, 0 for none */
     int32_t last_receive_error; /* negative errno of the newest receive error, 0 for none */
+    int32_t last_unreachable;   /* negative errno of the newest report counted in unreachable, 0 for none */
 };
 
 struct nr_packet_io;

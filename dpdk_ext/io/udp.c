@@ -56,7 +56,7 @@ static void receive_failed(struct udp *udp, int error)
     if (error == EAGAIN || error == EINTR)
         return;
     if (is_unreachable(error))
-        counters->unreachable++;
+        counters->unreachable++, counters->last_unreachable = -error;
     else if (error == EMSGSIZE)
         counters->send_too_long++, counters->send_dropped++;
     else
@@ -142,7 +142,7 @@ static void drop_send(struct udp *udp, uint32_t datagrams, int error)
     if (error == EMSGSIZE)
         counters->send_too_long += datagrams;
     else if (error != ECONNREFUSED && is_unreachable(error))
-        counters->unreachable += datagrams;
+        counters->unreachable += datagrams, counters->last_unreachable = -error;
     counters->last_send_error = -error;
 }
 
@@ -210,6 +210,7 @@ static void send_prepared(struct udp *udp, uint32_t count)
         if (error == ECONNREFUSED) {
             /* A report about an earlier datagram, cleared by having been read; this one was not tried. */
             counters->unreachable++;
+            counters->last_unreachable = -error;
             if (!retried) {
                 retried = true;
                 continue;

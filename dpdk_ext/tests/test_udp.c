@@ -374,6 +374,7 @@ static void test_unreachable(const char *host)
     CHECK_EQUAL(nr_io_receive_burst(client, rx, 4), 0);
     CHECK_EQUAL(client->counters.unreachable, 1);
     CHECK_EQUAL(client->counters.last_receive_error, -ECONNREFUSED);
+    CHECK_EQUAL(client->counters.last_unreachable, -ECONNREFUSED);
     CHECK_EQUAL(nr_io_send_burst(client, tx, 3), 3);
     nr_io_receive_burst(client, rx, 4);
     CHECK(client->counters.unreachable >= 2);

@@ -41,6 +41,8 @@ up() {
         ip netns add "$name-$host"
         # An interface that goes down and comes up again keeps its IPv6 addresses, as it keeps those of IPv4.
         in_host "$host" sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/keep_addr_on_down'
+        # Every datagram to a closed port is answered, not only the first six and then one a second.
+        in_host "$host" sh -c 'echo 0 | tee /proc/sys/net/ipv4/icmp_ratelimit >/proc/sys/net/ipv6/icmp/ratelimit'
     done
     ip link add eth0 netns "$name-server" mtu "$mtu" type veth peer name eth0 netns "$name-client" mtu "$mtu"
     for host in "${hosts[@]}"; do
