@@ -55,7 +55,6 @@ static void network_blocked(struct nr_replay *replay, struct nr_blocked *blocked
         blocked->unreachable = 0;
     else
         blocked->unreachable = network->io->counters.last_unreachable == -ECONNREFUSED ? 1 : 2;
-    nr_client_insert_wait(network->client, &blocked->wait);
     blocked->outstanding = view.outstanding;
     blocked->credits = view.credits;
 }
