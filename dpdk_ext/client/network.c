@@ -59,6 +59,11 @@ static void network_blocked(struct nr_replay *replay, struct nr_blocked *blocked
     blocked->credits = view.credits;
 }
 
+static void network_insert_wait(struct nr_replay *replay, struct nr_wait *wait)
+{
+    nr_client_insert_wait(nr_network_of(replay)->client, wait);
+}
+
 static void network_counters(struct nr_replay *replay, struct nr_replay_counters *counters)
 {
     struct nr_client_view view;
@@ -152,6 +157,7 @@ static const struct nr_backend network_backend = {
     .operation_poll = nr_network_operation_poll,
     .operation_end = nr_network_operation_end,
     .blocked = network_blocked,
+    .insert_wait = network_insert_wait,
     .losses = network_losses,
     .counters = network_counters,
 };

@@ -118,8 +118,10 @@ int nr_network_operation_poll(struct nr_operation *operation, uint64_t now)
     (void)now;
     if (status != NR_OK)
         return status;
-    if (operation->kind == NR_FLUSH)
+    if (operation->kind == NR_FLUSH) {
+        nr_client_insert_wait(nr_network_of(operation->replay)->client, &operation->wait);
         return operation->flush.actor->decided >= operation->flush.target ? NR_OK : NR_PENDING;
+    }
     for (uint32_t i = 0; i < operation->requests; i++) {
         int request = nr_request_status(operation->request[i]);
 

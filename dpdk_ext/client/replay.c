@@ -218,6 +218,8 @@ static void look_blocked(struct nr_replay *replay, const struct nr_wait *wait, s
         return;
     nr_lock(replay);
     blocked->wait = wait != NULL ? *wait : replay->append_wait;
+    if (wait == NULL && replay->backend->insert_wait != NULL)
+        replay->backend->insert_wait(replay, &blocked->wait);
     replay->backend->blocked(replay, blocked);
     pthread_mutex_unlock(&replay->mutex);
 }

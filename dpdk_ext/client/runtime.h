@@ -67,6 +67,8 @@ struct nr_backend {
     void (*operation_end)(struct nr_operation *operation); /* drops what the backend holds for it, finished or not */
 
     void (*blocked)(struct nr_replay *replay, struct nr_blocked *blocked); /* all but `wait` */
+    /* Why inserts are held back, where `append_wait` does not say; may be NULL. */
+    void (*insert_wait)(struct nr_replay *replay, struct nr_wait *wait);
     uint32_t (*losses)(struct nr_replay *replay, uint32_t capacity, struct nr_loss *losses);
     void (*counters)(struct nr_replay *replay, struct nr_replay_counters *counters);
 };

@@ -116,6 +116,9 @@ int nr_client_item(struct nr_client *client, uint32_t stream, uint32_t table, co
 /* Send what waits for company as soon as the window lets it: until all items pushed so far are decided. */
 void nr_client_flush(struct nr_client *client);
 
+/* Why the server holds back the oldest insert that it holds back; reason 0: none. */
+void nr_client_insert_wait(const struct nr_client *client, struct nr_wait *wait);
+
 /* Items decided since the last call, in the order they were pushed. NR_DUPLICATE: stored, but its acknowledgement and key were
  * lost with a session. */
 struct nr_decided {

@@ -383,3 +383,17 @@ uint32_t nr_client_decided(struct nr_client *client, uint32_t capacity, struct n
         decided[count++] = client->decided[client->decided_tail++ & client->decided_mask];
     return count;
 }
+
+void nr_client_insert_wait(const struct nr_client *client, struct nr_wait *wait)
+{
+    const struct nr_request *oldest = NULL;
+    *wait = (struct nr_wait){.table = UINT32_MAX};
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        const struct nr_request *request = client->slots[s].request;
+        if (request != NULL && request->call == &nr_call_insert && request->wait.reason != 0 &&
+            (oldest == NULL || request->age < oldest->age))
+            oldest = request;
+    }
+    if (oldest != NULL)
+        *wait = oldest->wait;
+}

@@ -128,7 +128,8 @@ static void recover(struct nr_client *client, uint32_t number, const struct nr_w
     if (answer->known && answer->next_step > from)
         from = answer->next_step;
     /* One that has ended needs no past, and its owner may have freed the steps: see nr_client_stream_done. */
-    if (!(stream->ended && idle(stream)) && from < stream->decided_step && nr_log_reserve(client, stream->decided_step - from) == NR_OK)
+    if (!(stream->ended && idle(stream)) && from < stream->decided_step &&
+        nr_log_reserve(client, stream->decided_step - from) == NR_OK)
         for (uint64_t step = stream->decided_step; step-- > from;) {
             struct nr_logged *record = nr_log_front(client);
             record->type = NR_RECORD_STEP;
