@@ -50,8 +50,7 @@ class Acknowledgements:
 
     def flush(self, actor: Any, timeout: float) -> NDArray[np.int64]:
         """Waits until all items are decided; their keys, or ItemsRefused."""
-        operation = self._operation
-        operation[0] = ffi.NULL
+        lib.nr_binding_cancel(self._operation)  # of a flush that Ctrl-C ended
         status = self._step(actor, SLICE if timeout >= 0.05 else int(max(timeout, 0.0) * 1e9))
         if status == _PENDING:
             status = self._wait(actor, timeout)
@@ -69,12 +68,9 @@ class Acknowledgements:
     def _step(self, actor: Any, wait_ns: int) -> int:
         operation = self._operation
         if operation[0]:
-            status = int(lib.nr_operation_wait(operation[0], wait_ns))
+            status = int(lib.nr_binding_wait(operation, wait_ns))
             if status:
-                if status != _PENDING:
-                    operation[0] = ffi.NULL
                 return status
-            operation[0] = ffi.NULL
         return int(
             lib.nr_binding_flush(
                 actor, wait_ns, operation, _AT_ONCE, self._key_pointer, self._status_pointer, self._binding
@@ -88,9 +84,7 @@ class Acknowledgements:
             return int(lib.NR_CLOSED) if self.closing else self._step(actor, wait_ns)
 
         def give_up() -> None:
-            if operation[0]:
-                lib.nr_operation_cancel(operation[0])
-                operation[0] = ffi.NULL
+            lib.nr_binding_cancel(operation)
 
         def explain(seconds: float) -> Timeout:
             blocked = ffi.new("struct nr_blocked *")

@@ -120,15 +120,11 @@ class Handle:
 
             def step(wait_ns: int) -> int:
                 if operation[0]:
-                    status = int(lib.nr_operation_wait(operation[0], wait_ns))
-                    if status != Status.PENDING:
-                        operation[0] = ffi.NULL
-                    return status
+                    return int(lib.nr_binding_wait(operation, wait_ns))
                 return start(replay, wait_ns, operation)
 
             def give_up() -> None:
-                if operation[0]:
-                    lib.nr_operation_cancel(operation[0])
+                lib.nr_binding_cancel(operation)
 
             def explain(seconds: float) -> Timeout:
                 blocked = ffi.new("struct nr_blocked *")

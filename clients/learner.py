@@ -24,9 +24,9 @@ _HEAD_BYTES = int(ffi.sizeof("struct nr_draw_head"))
 
 
 class _Started(NamedTuple):
-    """A sample on its way."""
+    """A sample on its way. Its memory is written to until the cell is empty: taken, or given up."""
 
-    ptr: Any
+    cell: Any
     memory: Any
     pointer: Any
 
@@ -64,7 +64,7 @@ class Learner:
         self._prioritized = plan.spec.tables[table].sampler == "prioritized"
         self._pool = Pool(batch_size * self._layout.row_bytes)
         self._started: deque[_Started] = deque()
-        self._slot = ffi.new("struct nr_sample **")
+        self._cell = ffi.new("struct nr_sample **")
         self._heads = ffi.new("struct nr_draw_head[]", -(-batch_size // _PART))
         self._parts = ffi.new("uint32_t *")
         self._updater = Updater(handle, table)
@@ -90,32 +90,42 @@ class Learner:
             first_wait = SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9)
             if self.prefetch == 0 and not self._started:
                 memory, pointer = self._pool.take()
-                status = lib.nr_binding_sample(
-                    self._handle.ptr,
-                    self._index,
-                    self.batch_size,
-                    pointer,
-                    first_wait,
-                    self._slot,
-                    self._heads,
-                    self._parts,
-                )
-                if status == _OK:
-                    return self._batch(memory)
-                if not self._slot[0]:
-                    self._handle.fail(status, f"sample of table {self.table!r}")
-                self._started.append(_Started(self._slot[0], memory, pointer))
+                cell = self._cell
+                try:
+                    status = lib.nr_binding_sample(
+                        self._handle.ptr,
+                        self._index,
+                        self.batch_size,
+                        pointer,
+                        first_wait,
+                        cell,
+                        self._heads,
+                        self._parts,
+                    )
+                    if status == _OK:
+                        return self._batch(memory)
+                    if not cell[0]:
+                        self._handle.fail(status, f"sample of table {self.table!r}")
+                    self._cell = ffi.new("struct nr_sample **")
+                    self._started.append(_Started(cell, memory, pointer))
+                except BaseException:  # Ctrl-C, seen when the call returns
+                    lib.nr_binding_give_up(cell)
+                    raise
             while True:
                 while len(self._started) <= self.prefetch:
                     self._start()
                 first = self._started[0]
-                status = lib.nr_binding_take(first.ptr, first_wait, self._heads, self._parts)
+                if not first.cell[0]:  # Ctrl-C came as it was taken
+                    self._started.popleft()
+                    continue
+                status = lib.nr_binding_take(first.cell, first_wait, self._heads, self._parts)
                 if status:
                     status = self._wait(first, status, limit)
+                if status:
+                    lib.nr_binding_give_up(first.cell)
                 self._started.popleft()
                 if status == _OK:
                     return self._batch(first.memory)
-                lib.nr_sample_settle(first.ptr, 0)
                 if status != Status.LEASE_EXPIRED:
                     self._handle.fail(status, f"sample of table {self.table!r}")
 
@@ -126,10 +136,12 @@ class Learner:
 
     def _start(self) -> None:
         memory, pointer = self._pool.take()
-        status = lib.nr_sample_start(self._handle.ptr, self._index, self.batch_size, pointer, self._slot)
+        started = _Started(ffi.new("struct nr_sample **"), memory, pointer)
+        self._started.append(started)
+        status = lib.nr_sample_start(self._handle.ptr, self._index, self.batch_size, pointer, started.cell)
         if status != _OK:
+            self._started.pop()
             self._handle.fail(status, f"sample of table {self.table!r}")
-        self._started.append(_Started(self._slot[0], memory, pointer))
 
     def _wait(self, started: _Started, status: int, limit: float) -> int:
         if status != Status.PENDING:
@@ -137,12 +149,12 @@ class Learner:
 
         def explain(seconds: float) -> Timeout:
             blocked = ffi.new("struct nr_blocked *")
-            lib.nr_sample_blocked(started.ptr, blocked)
+            lib.nr_sample_blocked(started.cell[0], blocked)
             return self._handle.explain(f"sample of {self.batch_size} from table {self.table!r}", blocked, seconds)
 
         def step(wait_ns: int) -> int:
             return int(
-                lib.NR_CLOSED if self._closing else lib.nr_binding_take(started.ptr, wait_ns, self._heads, self._parts)
+                lib.NR_CLOSED if self._closing else lib.nr_binding_take(started.cell, wait_ns, self._heads, self._parts)
             )
 
         def give_up() -> None:
@@ -154,7 +166,8 @@ class Learner:
 
     def _cancel(self) -> None:
         while self._started:
-            lib.nr_sample_settle(self._started.popleft().ptr, 0)
+            lib.nr_binding_give_up(self._started[0].cell)
+            self._started.popleft()  # and with it the memory, no sooner
 
     def __iter__(self) -> Iterator[Batch]:
         return self

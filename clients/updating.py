@@ -102,16 +102,20 @@ class Updater:
 
     def _send(self, count: int, limit: float) -> None:
         operation = self._operation
-        status = lib.nr_update(
-            self._handle.ptr,
-            self._index,
-            count,
-            self._key_pointer,
-            self._value_pointer,
-            self._outcome,
-            SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9),
-            operation,
-        )
+        try:
+            status = lib.nr_update(
+                self._handle.ptr,
+                self._index,
+                count,
+                self._key_pointer,
+                self._value_pointer,
+                self._outcome,
+                SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9),
+                operation,
+            )
+        except BaseException:  # Ctrl-C, seen when the call returns
+            lib.nr_binding_cancel(operation)
+            raise
         if status == _PENDING:
 
             def explain(seconds: float) -> Timeout:
@@ -120,10 +124,10 @@ class Updater:
                 return self._handle.explain(f"update of {count} priorities in table {self._table!r}", blocked, seconds)
 
             status = wait_slices(
-                lambda wait_ns: int(lib.nr_operation_wait(operation[0], wait_ns)),
+                lambda wait_ns: int(lib.nr_binding_wait(operation, wait_ns)),
                 limit,
                 explain,
-                lambda: lib.nr_operation_cancel(operation[0]),
+                lambda: lib.nr_binding_cancel(operation),
             )
         if status:
             self._handle.fail(status, f"update of priorities in table {self._table!r}")

@@ -58,19 +58,51 @@ static int nr_binding_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_
     return nr_binding_look(actor, binding);
 }
 
-/* Takes a sample that is whole; *parts = entries of `heads`. NR_PENDING and errors leave it to be waited for or settled. */
-static int nr_binding_take(struct nr_sample *sample, uint64_t wait_ns, struct nr_draw_head *heads, uint32_t *parts)
+/* Python may raise KeyboardInterrupt when a call returns, before it has looked at the status. So these keep in *operation and in
+ * *sample what is still open, and NULL when nothing is. */
+
+static int nr_binding_wait(struct nr_operation **operation, uint64_t wait_ns)
 {
-    int status = nr_sample_wait(sample, wait_ns);
+    int status = nr_operation_wait(*operation, wait_ns);
+
+    if (status != NR_PENDING)
+        *operation = NULL;
+    return status;
+}
+
+static void nr_binding_cancel(struct nr_operation **operation)
+{
+    struct nr_operation *open = *operation;
+
+    *operation = NULL;
+    if (open != NULL)
+        nr_operation_cancel(open);
+}
+
+/* Takes a sample that is whole; *parts = entries of `heads`. NR_PENDING and errors leave it to be waited for or given up. */
+static int nr_binding_take(struct nr_sample **sample, uint64_t wait_ns, struct nr_draw_head *heads, uint32_t *parts)
+{
+    int status = nr_sample_wait(*sample, wait_ns);
 
     if (status != NR_OK)
         return status;
-    *parts = nr_sample_heads(sample, heads);
-    nr_sample_settle(sample, 1);
+    *parts = nr_sample_heads(*sample, heads);
+    nr_sample_settle(*sample, 1);
+    *sample = NULL;
     return NR_OK;
 }
 
-/* Draws and takes. When the status is not NR_OK, *sample is what is left to be waited for or settled, or NULL. */
+/* Gives a sample up, untaken. Its rows are not written to any more. */
+static void nr_binding_give_up(struct nr_sample **sample)
+{
+    struct nr_sample *open = *sample;
+
+    *sample = NULL;
+    if (open != NULL)
+        nr_sample_settle(open, 0);
+}
+
+/* Draws and takes. When the status is not NR_OK, *sample is what is left to be waited for or given up, or NULL. */
 static int nr_binding_sample(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, uint64_t wait_ns,
                              struct nr_sample **sample, struct nr_draw_head *heads, uint32_t *parts)
 {
@@ -78,5 +110,5 @@ static int nr_binding_sample(struct nr_replay *replay, uint32_t table, uint32_t 
 
     int status = nr_sample_start(replay, table, count, rows, sample);
 
-    return status != NR_OK ? status : nr_binding_take(*sample, wait_ns, heads, parts);
+    return status != NR_OK ? status : nr_binding_take(sample, wait_ns, heads, parts);
 }

@@ -1,8 +1,11 @@
-"""close() from another thread at any moment of a call: the call ends with Closed, and with nothing else."""
+"""close() and Ctrl-C at any moment of a call: it ends with Closed or KeyboardInterrupt, and nothing else is harmed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -59,3 +62,71 @@ def test_a_call_that_meets_close_ends_with_closed(open_replay, what):
         }
         found = ended_by(replay, calls[what], after=0.005 * (round_number % 4))
         assert [type(error) for error in found] == [Closed, Closed], found
+
+
+PREFETCHED = """
+import sys, netreplay
+with netreplay.connect(sys.argv[1], auth="off") as replay:
+    for _ in range(int(sys.argv[2])):
+        with replay.learner("t", batch_size=10, prefetch=2, timeout=20) as learner:
+            learner.sample()
+        # Of the size that the batches under way had: an answer that still wrote there would be seen.
+        size = 10 * learner._layout.row_bytes
+        assert not any(any(bytearray(size)) for _ in range(8))
+"""
+
+
+def test_batches_under_way_at_a_close_are_not_written_to_afterwards(start_server):
+    server = start_server(simple())
+    with netreplay.connect(server.url, auth="off") as replay, replay.actor("s") as actor:
+        feed(actor, 50)
+    environment = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
+    command = [sys.executable, "-c", PREFETCHED, server.url, "5000"]
+    subprocess.run(command, env=environment, timeout=6 * PATIENCE, check=True)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, random
+import numpy as np, netreplay
+
+with netreplay.connect(sys.argv[1], auth="off") as replay:
+    sizes = (0, 10), (0, 700), (2, 10), (1, 300)
+    learners = [replay.learner("t", batch_size=b, prefetch=p, timeout=20) for p, b in sizes]
+    keys = learners[0].sample().keys
+    calls = [learner.sample for learner in learners]
+    calls += [lambda: learners[0].update_priorities(keys, np.ones(len(keys))), replay.tables, replay.ping]
+    chance = random.Random(1)
+
+    def interrupt():
+        time.sleep(chance.random() * 0.004)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    caught = 0
+    for number in range(300):
+        call = calls[number % len(calls)]
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            while True:
+                batch = call()
+                if call in calls[:4]:
+                    assert (batch["obs"][:, 0] == batch["action"]).all()
+        except KeyboardInterrupt:
+            caught += 1
+        thread.join()
+    assert caught == 300, caught
+    for learner in learners:
+        assert len(learner.sample()) == learner.batch_size
+        learner.close()
+    end = time.monotonic() + 20
+    while (info := replay.table("t").info()).leased or info.reserved:
+        assert time.monotonic() < end, info
+"""
+
+
+def test_ctrl_c_in_the_middle_of_calls_leaves_all_usable(start_server):
+    server = start_server(simple())
+    with netreplay.connect(server.url, auth="off") as replay, replay.actor("s") as actor:
+        feed(actor, 50)
+    command = [sys.executable, "-c", INTERRUPTED, server.url]
+    subprocess.run(command, env={**os.environ, "MALLOC_CHECK_": "3"}, timeout=6 * PATIENCE, check=True)
