@@ -67,7 +67,9 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
     config = ffi.new("struct nr_engine_config *")
     config.seed = secrets.randbits(64) if seed is None else seed
     config.lease_ns = int(lease_seconds * 1e9)
-    config.start_seconds = int(time.time())
+    now = time.time_ns()
+    config.start_seconds = now // 10**9
+    config.first_version = (now % 10**9 // 10**6) << 22  # the millisecond: a server started again within it is out of reach
     config.store_count, config.table_count, config.set_count = len(stores), len(tables), len(sets)
     config.stores, config.tables, config.gathers, config.sets = stores, tables, gathers, sets
     return Plan(

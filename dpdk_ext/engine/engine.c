@@ -131,7 +131,7 @@ struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *s
     lay_out(engine, &arena, config);
     engine->arena = arena;
     engine->lease_ns = config->lease_ns;
-    engine->start_seconds = config->start_seconds;
+    engine->start_version = (config->start_seconds << 32) + config->first_version;
     engine->store_count = config->store_count;
     engine->table_count = config->table_count;
     engine->set_count = config->set_count;

@@ -73,6 +73,7 @@ struct nr_engine_config {
     uint64_t seed;          /* of the draws and of the first generations */
     uint64_t lease_ns;      /* how long a draw may hold its steps before it can be reclaimed */
     uint64_t start_seconds; /* Unix time; upper half of parameter versions */
+    uint32_t first_version; /* lower half before the first: a part of that second, so that a quick restart goes on upwards */
     uint32_t shard;         /* upper 8 bits of every key */
     uint32_t store_count;
     uint32_t table_count;

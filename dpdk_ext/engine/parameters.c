@@ -74,7 +74,7 @@ int nr_parameters_finish(struct nr_engine *engine, uint32_t set_index, uint64_t 
         return NR_RESTART;
     if (set->written != set->buffers[!set->current].length)
         return NR_PENDING;
-    *version = (engine->start_seconds << 32) + ++set->counter;
+    *version = engine->start_version + ++set->counter;
     set->current = !set->current;
     set->buffers[set->current].version = *version;
     set->writer = 0;

@@ -35,7 +35,7 @@ struct nr_engine {
     struct nr_streams streams;
     struct nr_random random; /* of the draws */
     uint64_t lease_ns;       /* ns a draw may hold its steps before it can be reclaimed */
-    uint64_t start_seconds;  /* Unix time */
+    uint64_t start_version;  /* of parameters, before the first publication */
     uint32_t store_count;
     uint32_t table_count;
     uint32_t set_count;

@@ -222,6 +222,8 @@ bool nr_client_busy(const struct nr_client *client)
 {
     if (client->state == NR_CLIENT_FATAL)
         return false;
+    if (client->state != NR_CLIENT_READY)
+        return true; /* between two sessions: streams and parameters are to be taken up again */
     if (client->stateless != NULL || client->tail != client->head || client->unopened != 0 || client->unclosed != 0)
         return true;
     for (int class = 0; class < NR_CLASSES; class++)

@@ -218,7 +218,7 @@ static void transmit(struct nr_client *client, struct nr_request *request, uint6
         if (!pull) /* a pull counts the datagrams that it wants */
             client->outstanding++;
         request->last_sent = now;
-        if (request->repeats > 0)
+        if (request->repeats > 0 && !request->waiting)
             client->view.retransmissions++;
         nr_emit(client, datagram, &header, now, outbox);
     }
