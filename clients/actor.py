@@ -27,6 +27,7 @@ from netreplay.errors import (
     NoStoreError,
     Status,
     Timeout,
+    TooManyError,
 )
 from netreplay.layout import ITEM_COLUMNS
 
@@ -78,6 +79,13 @@ class Actor:
             raise NoStoreError(f"store {store!r}: the server has no such store; it has: {known}", value=store)
         if isinstance(num_envs, bool) or not isinstance(num_envs, int) or not 1 <= num_envs <= 2**20:
             raise BadCountError(f"num_envs: {num_envs!r} is not a whole number of at least 1", value=num_envs)
+        streams = plan.spec.stores[store].streams
+        if streams is not None and num_envs > streams:
+            raise TooManyError(
+                f"num_envs: {num_envs} is above the {streams} streams of store {store!r}; "
+                f"raise store.{store}.streams in the server's config",
+                value=num_envs,
+            )
         if autoreset not in _AUTORESET:
             raise ColumnError(
                 f"autoreset: {autoreset!r} is not one of None, 'next_step', 'same_step'",

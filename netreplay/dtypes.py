@@ -183,6 +183,8 @@ def _fit_plain(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return array.astype(dtype, copy=False)
     have, want = array.dtype.kind, dtype.kind
     if have in "mM" or want in "mM":
+        if array.dtype.newbyteorder("=") == dtype:
+            return array.astype(dtype)
         raise Misfit(f"is {array.dtype.name}, and {dtype.name} is wanted", *first_of(array))
     if _RANK[have] > _RANK[want]:
         # Of values of too high a kind, one that could not even be converted is the better one to show.
