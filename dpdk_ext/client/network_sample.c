@@ -1,7 +1,9 @@
 /* Samples over the network: a request of the protocol client for every part. */
 #include "network.h"
 
-enum { OPEN_PARTS = 8 /* of a sample; the parts of larger ones are committed as they come, for the session's slots */ };
+/* Parts of a sample that may stand open, fetched ahead or waited for. Those of larger ones are committed as they come, because a
+ * session has so many slots only. */
+enum { OPEN_PARTS = 8, URGENT_PARTS = 3 };
 
 static void unlink_pending(struct nr_network *network, struct nr_sample *sample)
 {
@@ -30,7 +32,7 @@ void nr_network_look_at(struct nr_sample *sample)
         if (part_status == NR_OK) {
             nr_request_draw(part->request, &part->head);
             part->whole = 1;
-            if (sample->parts > OPEN_PARTS) {
+            if (sample->parts > (sample->urgent ? URGENT_PARTS : OPEN_PARTS)) {
                 nr_client_settle(network->client, part->request, true, network->active);
                 part->request = NULL;
             }
@@ -64,6 +66,7 @@ int nr_network_sample_start(struct nr_sample *sample, uint64_t now)
     struct nr_network *network = nr_network_of(sample->replay);
     int status = nr_network_fatal(network);
 
+    sample->urgent = false;
     for (uint32_t i = 0; i < sample->parts && status == NR_OK; i++) {
         struct nr_sample_part *part = &sample->part[i];
 
@@ -89,9 +92,16 @@ int nr_network_sample_poll(struct nr_sample *sample, uint64_t now)
     struct nr_network *network = nr_network_of(sample->replay);
     int status = nr_network_fatal(network);
 
-    (void)now;
     if (status != NR_OK)
         return status;
+    if (!sample->urgent) {
+        sample->urgent = true;
+        for (uint32_t i = 0; i < sample->parts; i++)
+            if (sample->part[i].request != NULL && !sample->part[i].whole)
+                nr_client_urge(network->client, sample->part[i].request);
+        if (sample->status == NR_PENDING)
+            nr_drive_send(network, now);
+    }
     nr_network_look_at(sample);
     return sample->status;
 }

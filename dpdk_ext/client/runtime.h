@@ -191,6 +191,7 @@ struct nr_sample {
     uint32_t parts;    /* in use */
     uint32_t capacity; /* parts that there is room for */
     uint32_t done;     /* parts that are whole, of the first */
+    bool urgent;       /* network: somebody waits for it */
     int status;        /* NR_PENDING, or final */
     struct nr_wait wait;
     struct nr_sample_part part[];

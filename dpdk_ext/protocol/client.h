@@ -64,6 +64,8 @@ void nr_request_free(struct nr_client *client, struct nr_request *request);
  * Final NR_OK: all bytes are here and the lease is being ended. Then nr_client_settle ends it: taken (commit) or not (refund);
  * it frees the request, finished or not. */
 struct nr_request *nr_client_sample(struct nr_client *client, uint32_t table, uint32_t count, void *rows, uint64_t now);
+/* Somebody waits for this sample now. Draws asked for in advance leave some places of a session to those. */
+void nr_client_urge(struct nr_client *client, struct nr_request *request);
 void nr_request_draw(const struct nr_request *request, struct nr_draw_head *head);
 void nr_client_settle(struct nr_client *client, struct nr_request *request, bool taken, uint64_t now);
 

@@ -37,6 +37,25 @@ struct nr_request *nr_client_sample(struct nr_client *client, uint32_t table, ui
     return request;
 }
 
+void nr_client_urge(struct nr_client *client, struct nr_request *request)
+{
+    if (request->urgent)
+        return;
+    request->urgent = true;
+    if (request->slot != NR_NO_SLOT || request->status != NR_PENDING)
+        return;
+    /* In front of those that nobody waits for, behind those urged before. */
+    nr_request_detach(client, request);
+    struct nr_queue *queue = &client->queue[NR_CLASS_SAMPLE];
+    struct nr_request **link = &queue->first;
+    while (*link != NULL && (*link)->urgent)
+        link = &(*link)->next;
+    request->next = *link;
+    *link = request;
+    if (request->next == NULL)
+        queue->last = &request->next;
+}
+
 void nr_request_draw(const struct nr_request *request, struct nr_draw_head *head)
 {
     const struct nr_wire_message *message = &request->pull.head;
@@ -334,6 +353,7 @@ struct nr_request *nr_client_tables(struct nr_client *client, uint64_t now)
 {
     (void)now;
     struct nr_request *request = nr_request_new(client, &nr_call_tables);
+    nr_settle_hurry(client); /* what was taken before shows in the numbers */
     if (request != NULL)
         nr_request_begin(client, request);
     return request;

@@ -13,8 +13,9 @@ enum {
     NR_PULL_RANGES = 32,      /* READs of one message that may be on their way */
     NR_RANGE_DATAGRAMS = 16,  /* datagrams that one READ asks for at most */
     NR_SENT_RING = 1024,      /* send times kept, by counter; a power of two */
-    NR_INSERTS_ACTIVE = 4,    /* INSERT requests of a session at once */
-    NR_SAMPLES_ACTIVE = 10,   /* SAMPLE slots at once: one slot is left to everything else */
+    NR_INSERTS_ACTIVE = 3,    /* INSERT requests of a session at once */
+    NR_SAMPLES_ACTIVE = 11,   /* draws at once: one slot is left to everything else */
+    NR_SAMPLES_AHEAD = 8,     /* of them, those that nobody waits for yet: what was fetched ahead starves nobody */
     NR_LEAST_WINDOW = 8,      /* datagrams, whatever congestion says */
     NR_MOST_WINDOW = 1024,    /* datagrams */
     NR_SETTLE_DELAY = 500 * NR_MICROSECOND, /* how long a settlement waits for a SAMPLE to carry it */
@@ -91,6 +92,7 @@ struct nr_request {
     int32_t status; /* enum nr_status */
     uint32_t number;
     uint8_t slot;      /* NR_NO_SLOT while queued or over */
+    bool urgent;       /* SAMPLE: somebody waits for it */
     bool internal;     /* freed here when final */
     bool waiting;      /* the server's last answer was NR_WAIT_*, or all fragments are there and it is not its turn */
     bool ask_state;    /* the next datagram is a READ of the state */
@@ -314,6 +316,7 @@ void nr_settle_due(struct nr_client *client, uint32_t slot, uint8_t settle, uint
 uint32_t nr_settle_collect(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_delivered(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_undelivered(struct nr_client *client, struct nr_request *carrier);
+void nr_settle_hurry(struct nr_client *client); /* what is due waits no longer for a SAMPLE */
 void nr_settle_send(struct nr_client *client, uint64_t now);
 uint64_t nr_settle_wakeup(const struct nr_client *client);
 

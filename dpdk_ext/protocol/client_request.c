@@ -151,6 +151,8 @@ void nr_requests_start(struct nr_client *client, uint64_t now)
                 if (request == NULL)
                     break;
             }
+            if (class == NR_CLASS_SAMPLE && !request->urgent && client->active[class] >= NR_SAMPLES_AHEAD)
+                break;
             int slot = nr_slot_take(client, (enum nr_class)class);
             if (slot < 0)
                 break;
@@ -226,11 +228,12 @@ static void transmit(struct nr_client *client, struct nr_request *request, uint6
 
 void nr_requests_transmit(struct nr_client *client, uint64_t now, struct nr_outbox *outbox)
 {
+    /* Settlements go before what may look at their effect. */
+    for (struct nr_request *request = client->stateless; request != NULL; request = request->next)
+        transmit(client, request, now, outbox);
     for (uint32_t s = 0; s < NR_SLOTS; s++)
         if (client->slots[s].request != NULL)
             transmit(client, client->slots[s].request, now, outbox);
-    for (struct nr_request *request = client->stateless; request != NULL; request = request->next)
-        transmit(client, request, now, outbox);
 }
 
 /* ---- time ---- */

@@ -100,6 +100,12 @@ void nr_settle_send(struct nr_client *client, uint64_t now)
     }
 }
 
+void nr_settle_hurry(struct nr_client *client)
+{
+    for (uint32_t s = 0; s < NR_SLOTS; s++)
+        client->slots[s].due_since = 0;
+}
+
 uint64_t nr_settle_wakeup(const struct nr_client *client)
 {
     uint64_t least = UINT64_MAX;

@@ -119,7 +119,7 @@ def test_an_idle_publisher_publishes_again_by_itself(server, replay, resources):
     server.restart()
     other = resources.enter_context(netreplay.connect(server.url, auth="off", timeout=PATIENCE))
     wait_until(
-        lambda: other.parameters.fetch() is not None, "the parameters come back without a call of their publisher"
+        lambda: other.parameters.fetch() is not None, "the parameters are back without a call of their publisher"
     )
     later, tensors = other.parameters.fetch()
     assert later > version
