@@ -69,7 +69,7 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
     config.lease_ns = int(lease_seconds * 1e9)
     now = time.time_ns()
     config.start_seconds = now // 10**9
-    config.first_version = (now % 10**9 // 10**6) << 22  # the millisecond: a server started again within it is out of reach
+    config.first_version = (now % 10**9 // 10**6) << 22  # the millisecond: a quick restart goes on upwards
     config.store_count, config.table_count, config.set_count = len(stores), len(tables), len(sets)
     config.stores, config.tables, config.gathers, config.sets = stores, tables, gathers, sets
     return Plan(
