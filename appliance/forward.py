@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import signal
 import threading
 from types import FrameType
@@ -13,6 +13,7 @@ import click
 from netreplay import address as addresses
 from netreplay._binding import ffi, lib
 from netreplay.address import host_port, split_host_port
+from netreplay.appliance.server import way_out
 from netreplay.errors import BadAddressError, SystemRefusedError
 
 _SHARE = click.FloatRange(0.0, 1.0)
@@ -60,7 +61,12 @@ def forward(
     error = ffi.new("int *")
     forwarder = lib.nr_forwarder_open(config, error)
     if forwarder == ffi.NULL:
-        raise SystemRefusedError(f"{listen}: cannot forward to {url}: {os.strerror(-error[0])}")
+        number = -int(error[0])
+        if number == errno.ENOENT:
+            raise BadAddressError(f"{listen} or {url}: no such address or name", value=(listen, url))
+        refusal = SystemRefusedError(f"{listen}: cannot forward to {url}: {way_out(number)}")
+        refusal.errno = number
+        raise refusal
     _run(forwarder, host, url)
 
 

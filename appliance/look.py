@@ -66,7 +66,9 @@ def tables(url: str, timeout: float, as_json: bool) -> None:
 @click.argument("url")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for each answer.")
 @click.option("-n", "--count", default=10, show_default=True, type=click.IntRange(1), help="Round trips.")
-@click.option("-s", "--size", default=64, show_default=True, type=click.IntRange(0), help="Bytes of payload each way.")
+@click.option(
+    "-s", "--size", default=64, show_default=True, type=click.IntRange(0), help="Bytes each way, in one datagram."
+)
 def ping(url: str, timeout: float, count: int, size: int) -> None:
     """Measure round trips to the server at URL."""
     with connect(url, auth="off", timeout=timeout) as replay:

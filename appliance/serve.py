@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from pathlib import Path
@@ -24,15 +25,50 @@ def announce(server: Server) -> str:
     return f"netreplay: listening on {server.url}, memory {memory} ({sessions}), {how}: ready"
 
 
-def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None:
-    click.echo(announce(server))
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _cannot_tell(option: str, value: object, error: OSError) -> BadConfigError:
+    return BadConfigError(f"{option}: {value}: {error.strerror}", field=option, value=value)
+
+
+def check_ready(ready_file: Path | None, ready_fd: int | None) -> None:
+    """Refuses, before anything is taken, where the address could not be written to."""
     if ready_file is not None:
-        partial = ready_file.with_name(ready_file.name + ".partial")
-        partial.write_text(server.url + "\n", encoding="ascii")
-        partial.replace(ready_file)
+        try:
+            if ready_file.is_dir():
+                raise IsADirectoryError(0, "is a directory")
+            _partial(ready_file).write_bytes(b"")
+            _partial(ready_file).unlink()
+        except OSError as error:
+            raise _cannot_tell("--ready-file", ready_file, error) from None
     if ready_fd is not None:
-        os.write(ready_fd, (server.url + "\n").encode("ascii"))
-        os.close(ready_fd)
+        try:
+            if fcntl.fcntl(ready_fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise PermissionError(0, "is open for reading only")
+        except (OverflowError, ValueError):
+            raise BadConfigError(f"--ready-fd: {ready_fd}: is no descriptor", field="--ready-fd") from None
+        except OSError as error:
+            raise _cannot_tell("--ready-fd", ready_fd, error) from None
+
+
+def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None:
+    """Says "ready" when whoever waits for a file or a descriptor was told."""
+    if ready_file is not None:
+        try:
+            _partial(ready_file).write_text(server.url + "\n", encoding="ascii")
+            _partial(ready_file).replace(ready_file)
+        except OSError as error:
+            raise _cannot_tell("--ready-file", ready_file, error) from None
+    if ready_fd is not None:
+        try:
+            os.write(ready_fd, (server.url + "\n").encode("ascii"))
+            if ready_fd > 2:
+                os.close(ready_fd)
+        except OSError as error:
+            raise _cannot_tell("--ready-fd", ready_fd, error) from None
+    click.echo(announce(server))
 
 
 @click.command()
@@ -66,6 +102,7 @@ def serve(
     spec, config = load(Path(path))
     config = override(config, listen=listen, auth=auth, poll=poll)
     require_auth(config)
+    check_ready(ready_file, ready_fd)
     with Server(spec, config) as server:
 
         def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -75,10 +112,7 @@ def serve(
             signal.signal(number, stop)
         server.start()
         stats = None if stats_file is None else StatsFile(stats_file, server)
-        try:
-            _tell(server, ready_file, ready_fd)
-        except OSError as error:
-            raise BadConfigError(f"--ready-file or --ready-fd: {error.strerror}") from None
+        _tell(server, ready_file, ready_fd)
         if verbose:
             for line in arithmetic(spec):
                 click.echo(f"netreplay: {line}")

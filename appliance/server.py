@@ -15,7 +15,7 @@ from netreplay.clients.replay import TableInfo
 from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
 from netreplay.spec import Spec
 
-_WAYS_OUT = {
+_WAYS_OUT = {  # by errno
     errno.EADDRINUSE: "another process listens there: stop it, or choose another port (0 takes any free one)",
     errno.EACCES: "no permission: ports below 1024 need root; choose a higher one",
     errno.EPERM: "no permission: a rule of this machine forbids it",
@@ -59,6 +59,11 @@ class ServerCounters(NamedTuple):
     pings: int
 
 
+def way_out(system_error: int) -> str:
+    """Why the system refuses an address to listen on, and what to do."""
+    return f"{os.strerror(system_error)}; {_WAYS_OUT.get(system_error, 'see the system message')}"
+
+
 def _appliance_config(config: ServerConfig, host: Any) -> Any:
     made = ffi.new("struct nr_appliance_config *")
     made.host, made.port, made.sessions = host, config.port, config.sessions
@@ -72,9 +77,7 @@ def _cannot_listen(config: ServerConfig, status: int, system_error: int) -> Netr
     if status == lib.NR_BAD_ADDRESS:
         return BadAddressError(f"{where}: no such address or name to listen on", value=where)
     if status == lib.NR_SYSTEM:
-        reason = os.strerror(system_error)
-        way_out = _WAYS_OUT.get(system_error, "see the system's message")
-        error = SystemRefusedError(f"{where}: cannot listen: {reason}; {way_out}")
+        error = SystemRefusedError(f"{where}: cannot listen: {way_out(system_error)}")
         error.errno = system_error
         return error
     return error_for(status or lib.NR_NO_MEMORY, f"{where}: cannot serve")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -139,6 +140,52 @@ def test_a_port_in_use_is_one_line_with_the_way_out(config):
     assert f"127.0.0.1:{port}: cannot listen: Address already in use; another process listens there" in line
 
 
+def test_forward_says_as_serve_does_that_a_port_is_in_use():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refused("forward", "udp://127.0.0.1:9", "--listen", where)
+    assert (
+        f"{where}: cannot forward to udp://127.0.0.1:9: Address already in use; another process listens there" in line
+    )
+    assert "this machine has no such address" in refused("forward", "udp://127.0.0.1:9", "--listen", "192.0.2.1:0")
+    assert "no such address or name" in refused("forward", "udp://no-such-host.invalid:9")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("nowhere/ready", "No such file or directory"), ("server.toml/ready", "Not a directory")],
+)
+def test_a_ready_file_that_cannot_be_is_refused_before_ready_is_said(config, tmp_path, name, complaint):
+    path = config(simple(more=SERVER))
+    line = refused("serve", "-c", path, "--ready-file", tmp_path / name)
+    assert "ready-file" in line.lower()
+    assert complaint.lower() in line.lower()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["server.toml"]
+
+
+def test_a_ready_descriptor_that_cannot_be_is_refused_before_ready_is_said(config):
+    path = config(simple(more=SERVER))
+    for number in ("977", "-1", "99999999999"):
+        assert f"--ready-fd: {number}: " in refused("serve", "-c", path, f"--ready-fd={number}")
+
+
+def test_a_ready_descriptor_is_told_the_address_before_ready_is_said(config):
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "netreplay.cli", "serve", "-c", str(config(simple(more=SERVER)))]
+    with subprocess.Popen(
+        [*command, "--ready-fd", str(write)], stdout=subprocess.PIPE, text=True, pass_fds=[write]
+    ) as it:
+        try:
+            os.close(write)
+            line = it.stdout.readline()
+            assert line.endswith(": ready\n")
+            with os.fdopen(read) as told:
+                assert f"listening on {told.readline().strip()}, " in line
+        finally:
+            it.terminate()
+
+
 def test_an_address_of_another_machine_is_one_line(config):
     line = refused("serve", "-c", config(simple(more=SERVER)), "--listen", "192.0.2.1:0")
     assert "192.0.2.1:0: cannot listen: Cannot assign requested address; this machine has no such address" in line
@@ -156,6 +203,7 @@ def test_a_dead_server_is_one_line():
         port = free.getsockname()[1]
     line = refused("tables", f"udp://127.0.0.1:{port}", "--timeout", "0.3")
     assert f"no answer from 127.0.0.1:{port}" in line
+    assert line.endswith("(connection refused): is `netreplay serve` running there?")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +212,8 @@ def test_a_dead_server_is_one_line():
         (("tables", "nonsense"), "address 'nonsense'"),
         (("tables", "vhost:///x"), "vhost is not there yet"),
         (("forward", "local:x"), "only a udp:// server"),
+        (("ping", "udp://127.0.0.1:9", "--timeout", "nan"), "timeout: nan is not a number of seconds >= 0"),
+        (("tables", "udp://127.0.0.1:9", "--timeout", "-1"), "timeout: -1.0 is not a number of seconds >= 0"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, complaint):
