@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay._binding import ffi, first_slice, lib, wait_slices
 from netreplay.clients.handle import Handle
 from netreplay.clients.losses import announce
+from netreplay.clients.reasons import stream_refusal
 from netreplay.errors import ItemsRefused, Refusal, Status, Timeout, reason_of
 
 _AT_ONCE = 256
@@ -49,15 +51,16 @@ class Acknowledgements:
                 self._bad[first + int(index)] = float(priorities[index])
 
     def flush(self, actor: Any, timeout: float) -> NDArray[np.int64]:
-        """Waits until all items are decided; their keys, or ItemsRefused."""
+        """Waits until all items are decided; their keys, or ItemsRefused, or why their streams have no place."""
         lib.nr_binding_cancel(self._operation)  # of a flush that Ctrl-C ended
-        status = self._step(actor, SLICE if timeout >= 0.05 else int(max(timeout, 0.0) * 1e9))
+        begin = time.monotonic()
+        status = self._step(actor, first_slice(timeout))
         if status == _PENDING:
-            status = self._wait(actor, timeout)
+            status = self._wait(actor, timeout, begin)
         if status == self._loss:
             announce(self._handle, stacklevel=4)
         elif status:
-            self._handle.fail(status, f"flush of store {self._store!r}")
+            self._refuse(actor, status)
         binding = self._binding
         count = binding.keys
         self._base += count
@@ -77,7 +80,33 @@ class Acknowledgements:
             )
         )
 
-    def _wait(self, actor: Any, timeout: float) -> int:
+    def _refuse(self, actor: Any, status: int) -> None:
+        """Raises; where streams were refused, with what became of the items, which are told by this and not again."""
+        what = f"flush of store {self._store!r}"
+        refusal = stream_refusal(status, what, self._store, self._handle.plan.spec.stores[self._store].streams or 0)
+        if refusal is None:
+            self._handle.fail(status, what)
+            return
+        keys, statuses = self._take(actor, _AT_ONCE, [], [])
+        self._base = self.formed(actor)
+        self._bad = {}
+        lost = int(((statuses != Status.OK) & (statuses != Status.DUPLICATE)).sum())
+        if len(keys):
+            refusal.args = (f"{refusal}; {lost} of {len(keys)} items since the last flush are not stored",)
+        refusal.keys = keys  # type: ignore[attr-defined]
+        raise refusal
+
+    def _take(
+        self, actor: Any, count: int, keys: list[NDArray[np.int64]], statuses: list[NDArray[np.int32]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """What the C still holds, behind what was taken already; `count` of the last crossing says if there is more."""
+        while count == _AT_ONCE:
+            count = lib.nr_actor_keys(actor, _AT_ONCE, self._key_pointer, self._status_pointer)
+            keys.append(self._keys[:count].copy())
+            statuses.append(self._statuses[:count].copy())
+        return np.concatenate(keys), np.concatenate(statuses)
+
+    def _wait(self, actor: Any, timeout: float, begin: float) -> int:
         operation = self._operation
 
         def step(wait_ns: int) -> int:
@@ -94,20 +123,14 @@ class Acknowledgements:
                 lib.nr_replay_blocked(self._handle.ptr, blocked)
             return self._handle.explain(f"flush of store {self._store!r}", blocked, seconds)
 
-        status = wait_slices(step, timeout, explain, give_up)
+        status = wait_slices(step, timeout, explain, give_up, begin)
         if status not in (_OK, self._loss):
             give_up()
         return status
 
     def _collect(self, actor: Any, count: int) -> NDArray[np.int64]:
         """More keys than one crossing takes, or some refused."""
-        parts, states = [self._keys[:count].copy()], [self._statuses[:count].copy()]
-        while count == _AT_ONCE:
-            count = lib.nr_actor_keys(actor, _AT_ONCE, self._key_pointer, self._status_pointer)
-            self._base += count
-            parts.append(self._keys[:count].copy())
-            states.append(self._statuses[:count].copy())
-        keys, statuses = np.concatenate(parts), np.concatenate(states)
+        keys, statuses = self._take(actor, count, [self._keys[:count].copy()], [self._statuses[:count].copy()])
         # The C keeps the newest NR_KEPT_KEYS: of an actor that never flushed, older ones are gone.
         self._base = self.formed(actor)
         first = self._base - len(keys)
@@ -123,8 +146,11 @@ class Acknowledgements:
             f"item {r.index}: {r.reason}" + ("" if r.value is None else f": {r.value!r}") for r in refused[:5]
         )
         more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+        what = f"store {self._store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}"
+        streams = self._handle.plan.spec.stores[self._store].streams or 0
+        reasons = (stream_refusal(status, what, self._store, streams) for status in {r.status for r in refused})
         raise ItemsRefused(
-            f"store {self._store!r}: {len(refused)} of {len(keys)} items refused: {shown}{more}",
+            next((str(reason) for reason in reasons if reason is not None), what),
             keys=keys,
             refused=refused,
         )

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay._binding import ffi, first_slice, lib, wait_slices
 from netreplay.clients.acknowledged import Acknowledgements
+from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.losses import announce
 from netreplay.clients.priorities import Priority, staged_priorities
+from netreplay.clients.reasons import stream_refusal
 from netreplay.clients.staging import Stage, refuse_columns
 from netreplay.errors import (
     BadCountError,
@@ -74,11 +76,11 @@ class Actor:
         self._ptr: Any = None
         self._handle = handle
         plan = handle.plan
-        if store not in plan.store_index:
+        if not isinstance(store, str) or store not in plan.store_index:
             known = ", ".join(plan.store_index)
-            raise NoStoreError(f"store {store!r}: the server has no such store; it has: {known}", value=store)
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or not 1 <= num_envs <= 2**20:
-            raise BadCountError(f"num_envs: {num_envs!r} is not a whole number of at least 1", value=num_envs)
+            raise NoStoreError(f"store {shown(store)}: the server has no such store; it has: {known}", value=store)
+        num_envs = whole(num_envs, "num_envs", 1, 2**20)
+        self.timeout = handle.timeout if timeout is None else seconds(timeout)
         streams = plan.spec.stores[store].streams
         if streams is not None and num_envs > streams:
             raise TooManyError(
@@ -86,9 +88,9 @@ class Actor:
                 f"raise store.{store}.streams in the server's config",
                 value=num_envs,
             )
-        if autoreset not in _AUTORESET:
+        if not isinstance(autoreset, str | None) or autoreset not in _AUTORESET:
             raise ColumnError(
-                f"autoreset: {autoreset!r} is not one of None, 'next_step', 'same_step'",
+                f"autoreset: {shown(autoreset)} is not one of None, 'next_step', 'same_step'",
                 column="autoreset",
                 value=autoreset,
             )
@@ -102,7 +104,6 @@ class Actor:
         self.store = store
         self.num_envs = num_envs
         self.autoreset = autoreset
-        self.timeout = handle.timeout if timeout is None else timeout
         self._stage = Stage(store, plan.steps[store], num_envs)
         self._tables = [name for name, table in plan.spec.tables.items() if table.store == store]
         self._writers = self._stage.writers
@@ -110,7 +111,7 @@ class Actor:
         self._rows = self._stage.rows
         self._results = self._stage.results
         self._binding = ffi.new("struct nr_binding *")
-        self._first_wait = SLICE if self.timeout >= 0.05 else int(max(self.timeout, 0.0) * 1e9)
+        self._first_wait = first_slice(self.timeout)
         self._end_mask = ffi.new("uint8_t[]", [1] * num_envs)
         self._lock = threading.RLock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
@@ -153,7 +154,7 @@ class Actor:
         status = ffi.new("int *")
         actor = lib.nr_actor_open(self._handle.ptr, config, status)
         if actor == ffi.NULL:
-            self._handle.fail(status[0] or lib.NR_NO_MEMORY, f"actor of store {self.store!r}")
+            self._fail_status(status[0] or int(lib.NR_NO_MEMORY), f"actor of store {self.store!r}")
         if self._handle.version:
             lib.nr_actor_version(actor, self._handle.version)
         return actor
@@ -241,14 +242,14 @@ class Actor:
             self._stage.write_final(final, mask)
 
     def _wait_stage(self, status: int, stage: Callable[[int], int]) -> int:
-        """Repeats a stage that found no credits."""
+        """Repeats a stage that found no credits in its first slice."""
         if status != Status.PENDING:
             return status
 
         def step(wait_ns: int) -> int:
             return int(lib.NR_CLOSED) if self._acknowledged.closing else stage(wait_ns)
 
-        return wait_slices(step, self.timeout, self._explain_append)
+        return wait_slices(step, self.timeout, self._explain_append, begin=time.monotonic() - self._first_wait / 1e9)
 
     def _explain_append(self, seconds: float) -> Timeout:
         blocked = ffi.new("struct nr_blocked *")
@@ -302,6 +303,12 @@ class Actor:
                 "same_step": "a done row needs a final observation (final=), and only a done row may have one",
             }[self.autoreset]
             raise BadCountError(f"{what}, row {row}: {why}", row=row)
+        self._fail_status(status, what)
+
+    def _fail_status(self, status: int, what: str) -> None:
+        refusal = stream_refusal(status, what, self.store, self._handle.plan.spec.stores[self.store].streams or 0)
+        if refusal is not None:
+            raise refusal
         self._handle.fail(status, what)
 
     # ---- acknowledgements ----
@@ -310,14 +317,19 @@ class Actor:
         """Waits until every item formed so far is stored or refused; their keys in the order formed, int64 [items].
 
         The order is that of calls, in a call that of rows, then anchors, then tables. Covers what was formed since
-        the last flush. ItemsRefused when the server refused some: it names them and holds all keys. Timeout says why
+        the last flush. -1 stands for an item that is stored, but whose key was lost with a session: it can be drawn
+        like any other, and its batch then names its key.
+
+        ItemsRefused when the server refused some: it names them and holds all keys. TooManyError or another error with
+        `field` store.NAME.streams, and `keys`, when the server has no place for the actor's streams. Timeout says why
         it waits.
         """
+        limit = self.timeout if timeout is None else seconds(timeout)
         self._acquire()
         try:
             if self._ptr is None or self._staged:
                 self._refuse()
-            return self._acknowledged.flush(self._ptr, self.timeout if timeout is None else timeout)
+            return self._acknowledged.flush(self._ptr, limit)
         finally:
             self._release()
 
@@ -343,10 +355,11 @@ class Actor:
 
         Raises, when all is closed, what flush() would: Timeout when something may not have been stored, ItemsRefused.
         """
+        timeout = seconds(timeout)
         if self._ptr is None:
             return
         begin = time.monotonic()
-        if not self._lock.acquire(timeout=max(0.0, timeout)):
+        if not self._lock.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             self._acknowledged.closing = True  # whoever is inside returns within a slice
             self._lock.acquire()
         try:
@@ -354,7 +367,7 @@ class Actor:
                 return
             try:
                 if not self._acknowledged.closing and self._handle.dead is None and self._acknowledged.open(self._ptr):
-                    self._acknowledged.flush(self._ptr, max(0.05, remaining(timeout, begin)))
+                    self._acknowledged.flush(self._ptr, remaining(timeout, begin))
             finally:
                 self._free()
         finally:

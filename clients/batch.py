@@ -11,7 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netreplay.clients.arguments import is_number, shown
 from netreplay.dtypes import as_tensor
+from netreplay.errors import BadConfigError
 from netreplay.layout import RowLayout
 
 Normalize = Literal["batch", "table"] | None
@@ -115,12 +117,14 @@ class Batch:
         """Importance weights ((1/N) / P)^beta, float32 [B]; N is the number of items at the draw.
 
         "batch" divides by the largest of the batch, "table" by the largest that any item of the table could have,
-        None by nothing. beta 0 gives ones.
+        None by nothing. beta 0 gives ones. BadConfigError for a beta that is no number between 0 and 16.
         """
-        if normalize not in ("batch", "table", None):
-            raise ValueError(f"normalize: {normalize!r} is not 'batch', 'table' or None")
-        if not 0.0 <= beta <= 16.0:
-            raise ValueError(f"beta: {beta!r} is not between 0 and 16")
+        if not isinstance(normalize, str | None) or normalize not in ("batch", "table", None):
+            text = f"normalize: {shown(normalize)} is not 'batch', 'table' or None"
+            raise BadConfigError(text, field="normalize", value=normalize)
+        if not is_number(beta) or not 0.0 <= beta <= 16.0:
+            text = f"beta: {shown(beta)} is not a number between 0 and 16"
+            raise BadConfigError(text, field="beta", value=beta)
         weights = self._raw_weights(float(beta), normalize)
         return as_tensor(weights, False) if self._as_torch else weights
 

@@ -10,9 +10,18 @@ from netreplay import address as addresses
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import create, plan
 from netreplay.address import Address
+from netreplay.clients.arguments import seconds, shown
 from netreplay.clients.handle import Handle
 from netreplay.clients.replay import Replay
-from netreplay.errors import BadAddressError, BadConfigError, NotYetError, RefusedError, SpecError, Timeout
+from netreplay.errors import (
+    BadAddressError,
+    BadConfigError,
+    NotYetError,
+    RefusedError,
+    SpecError,
+    Timeout,
+    TooManyError,
+)
 from netreplay.spec import Spec
 from netreplay.spec_json import compare_specs
 
@@ -38,21 +47,20 @@ def connect(
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
         raise SpecError(f"spec: {type(spec).__name__} is not a Spec; Spec.from_toml reads one", path="spec", value=spec)
-    if poll not in _POLLS:
-        raise BadConfigError(f"poll: {poll!r} is not one of {', '.join(_POLLS)}", value=poll)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise BadConfigError(f"timeout: {timeout!r} is not a number of seconds >= 0", value=timeout)
+    if not isinstance(poll, str) or poll not in _POLLS:
+        raise BadConfigError(f"poll: {shown(poll)} is not one of {', '.join(_POLLS)}", value=poll)
+    timeout = seconds(timeout)
     if key is not None:
         raise NotYetError("key: authentication is not there yet; leave key= out and write auth='off' on both sides")
     if auth not in (None, "off"):
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
     if address.scheme == "local":
-        return _local(address, url, spec, float(timeout))
+        return _local(address, url, spec, timeout)
     if auth is None:
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
         )
-    return _udp(address, url, spec, float(timeout), poll)
+    return _udp(address, url, spec, timeout, poll)
 
 
 def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
@@ -100,6 +108,12 @@ def _udp(address: Address, url: str, spec: Spec | None, timeout: float, poll: st
             return handle.explain("connect", blocked, seconds)
 
         final = wait_slices(lambda wait_ns: lib.nr_replay_ready(ptr, wait_ns), timeout, explain)
+        if final == lib.NR_TOO_MANY:
+            raise TooManyError(
+                f"connect to {url}: the server has as many sessions as it may have; close some, or raise "
+                "server.sessions in its config",
+                field="server.sessions",
+            )
         handle.fail(final, f"connect to {url}")
         theirs = Spec.from_json(ffi.string(lib.nr_replay_spec(ptr)).decode("utf-8", "replace"))
         difference = None if spec is None else compare_specs(spec, theirs)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import Plan
 from netreplay.address import Address
+from netreplay.clients.arguments import seconds as checked_seconds
 from netreplay.clients.reasons import explain
 from netreplay.errors import Closed, Forked, NetreplayError, Status, Timeout
 
@@ -115,6 +116,7 @@ class Handle:
         **fields: Any,
     ) -> int:
         """Starts an operation with start(replay, wait_ns, operation **) and waits for its end; other statuses raise."""
+        limit = self.timeout if timeout is None else checked_seconds(timeout)
         operation = ffi.new("struct nr_operation **")
         with self as replay:
 
@@ -134,7 +136,7 @@ class Handle:
                     lib.nr_replay_blocked(replay, blocked)
                 return self.explain(what, blocked, seconds)
 
-            status = wait_slices(step, self.timeout if timeout is None else timeout, explain, give_up)
+            status = wait_slices(step, limit, explain, give_up)
             if status:
                 self.fail(status, what, **fields)
             return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -11,14 +12,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay._binding import ffi, first_slice, lib, wait_slices
+from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.batch import Batch, Draws
 from netreplay.clients.buffers import Pool
 from netreplay.clients.handle import Handle
 from netreplay.clients.updating import Updater, UpdateResult
 from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeout
 
-_OK = int(Status.OK)
+MOST_ROWS = 2**20
+"""of one batch, as the C takes them"""
+MOST_PARTS_AHEAD = 32
+"""draws of up to 256 rows that one learner may have on their way ahead; a session keeps 64 open for all its learners"""
+
+_OK, _PENDING = int(Status.OK), int(Status.PENDING)
 _PART = int(lib.NR_SAMPLE_PART)
 _HEAD_BYTES = int(ffi.sizeof("struct nr_draw_head"))
 
@@ -46,17 +53,24 @@ class Learner:
     ) -> None:
         self._open = False
         plan = handle.plan
-        if table not in plan.table_index:
+        if not isinstance(table, str) or table not in plan.table_index:
             known = ", ".join(plan.table_index)
-            raise NoTableError(f"table {table!r}: the server has no such table; it has: {known}", value=table)
-        for name, value, low, high in (("batch_size", batch_size, 1, 2**24), ("prefetch", prefetch, 0, 1024)):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise BadCountError(f"{name}: {value!r} is not a whole number between {low} and {high}", value=value)
+            raise NoTableError(f"table {shown(table)}: the server has no such table; it has: {known}", value=table)
+        batch_size = whole(batch_size, "batch_size", 1, MOST_ROWS)
+        prefetch = whole(prefetch, "prefetch", 0, 1024)
+        fits = MOST_PARTS_AHEAD // -(-batch_size // _PART)
+        if handle.address.scheme == "udp" and prefetch > fits:
+            raise BadCountError(
+                f"prefetch: {prefetch} batches of {batch_size} are more than a server keeps on their way for one "
+                f"learner; the largest prefetch of this batch_size is {fits}",
+                field="prefetch",
+                value=prefetch,
+            )
         self.table = table
         self.batch_size = batch_size
         self.prefetch = prefetch
         self.as_torch = as_torch
-        self.timeout = math.inf if timeout is None else timeout
+        self.timeout = math.inf if timeout is None else seconds(timeout)
         self._handle = handle
         self._index = plan.table_index[table]
         self._layout = plan.rows[table]
@@ -80,14 +94,16 @@ class Learner:
         """The next batch; with prefetch, drawn when it was requested. Taking it commits its draws.
 
         Waits at most `timeout` seconds (the learner's, by default for ever; after each 10 s the log says why) and then
-        raises the Timeout that says why: LimiterTimeout, EmptyTimeout, LeasesTimeout, or no answer.
+        raises the Timeout that says why: LimiterTimeout, EmptyTimeout, LeasesTimeout, or no answer. 0 tries once.
         """
+        limit = self.timeout if timeout is None else seconds(timeout)
+        first_wait = first_slice(limit)
+        begin = time.monotonic()
         with self._lock:
             # Looked at inside: a close() from another thread may have held the lock until now.
             if not self._open:
                 self._refuse()
-            limit = self.timeout if timeout is None else timeout
-            first_wait = SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9)
+            status = _OK
             if self.prefetch == 0 and not self._started:
                 memory, pointer = self._pool.take()
                 cell = self._cell
@@ -118,12 +134,14 @@ class Learner:
                 if not first.cell[0]:  # Ctrl-C came as it was taken
                     self._started.popleft()
                     continue
-                status = lib.nr_binding_take(first.cell, first_wait, self._heads, self._parts)
-                if status:
-                    status = self._wait(first, status, limit)
+                if status != _PENDING:  # else the first slice is over
+                    status = lib.nr_binding_take(first.cell, first_wait, self._heads, self._parts)
+                if status == _PENDING:
+                    status = self._wait(first, limit, begin)
                 if status:
                     lib.nr_binding_give_up(first.cell)
                 self._started.popleft()
+                first_wait = 0  # it is over, as often as the lease of one drawn ahead has run out
                 if status == _OK:
                     return self._batch(first.memory)
                 if status != Status.LEASE_EXPIRED:
@@ -143,10 +161,7 @@ class Learner:
             self._started.pop()
             self._handle.fail(status, f"sample of table {self.table!r}")
 
-    def _wait(self, started: _Started, status: int, limit: float) -> int:
-        if status != Status.PENDING:
-            return status
-
+    def _wait(self, started: _Started, limit: float, begin: float) -> int:
         def explain(seconds: float) -> Timeout:
             blocked = ffi.new("struct nr_blocked *")
             lib.nr_sample_blocked(started.cell[0], blocked)
@@ -162,7 +177,7 @@ class Learner:
             if self.prefetch == 0:
                 self._cancel()
 
-        return wait_slices(step, limit, explain, give_up)
+        return wait_slices(step, limit, explain, give_up, begin)
 
     def _cancel(self) -> None:
         while self._started:
@@ -184,10 +199,11 @@ class Learner:
         Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or
         negative; superseded when the call names the key again later. One bad value harms no other.
         """
+        limit = self._handle.timeout if timeout is None else seconds(timeout)
         with self._lock:
             if not self._open:
                 self._refuse()
-            return self._updater.update(keys, priorities, self._handle.timeout if timeout is None else timeout)
+            return self._updater.update(keys, priorities, limit)
 
     # ---- ending ----
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from netreplay.address import Address, host_port
 from netreplay.errors import (
+    EXCEPTION_MAP,
     CreditsTimeout,
     EmptyTimeout,
     LeasesTimeout,
     LimiterTimeout,
+    NetreplayError,
     SpaceTimeout,
     Status,
     StepsTimeout,
@@ -34,7 +36,36 @@ _WAITS: dict[int, tuple[type[Timeout], str]] = {
 }
 
 
-_CAUSES = ("", " (connection refused)", " (no route to host)")  # by nr_blocked's unreachable
+_CAUSES = (  # by nr_blocked's unreachable
+    "",
+    " (connection refused): is `netreplay serve` running there?",
+    " (no route to host): `ip route get` shows the way there, if there is one",
+)
+
+_STREAMS: dict[int, str] = {
+    Status.TOO_MANY: (
+        "all {streams} streams of store {store!r} are taken by live actors; raise {field} (now {streams}) in the "
+        "server's config, or close other actors and open this one anew"
+    ),
+    Status.STREAM_OWNED: (
+        "another live session owns a stream of this actor in store {store!r}; open the actor anew ({field}, now "
+        "{streams}, must have room for both until that session ends)"
+    ),
+    Status.STREAM_GONE: (
+        "the server gave a stream of this actor in store {store!r} up for others; open the actor anew, or raise "
+        "{field} (now {streams}) in the server's config"
+    ),
+}
+
+
+def stream_refusal(status: int, what: str, store: str, streams: int, **fields: Any) -> NetreplayError | None:
+    """The error of an actor that has no place for its streams at the server; None for any other status."""
+    if status not in _STREAMS:
+        return None
+    field = f"store.{store}.streams"
+    text = _STREAMS[status].format(store=store, streams=streams, field=field)
+    known = Status(status)
+    return EXCEPTION_MAP[known](f"{what}: {text}", status=known, store=store, field=field, value=streams, **fields)
 
 
 def explain(what: str, blocked: Any, seconds: float, address: Address, tables: Sequence[str]) -> Timeout:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from netreplay._binding import ffi, lib
 from netreplay.clients.actor import CLOSE_SECONDS, Actor
+from netreplay.clients.arguments import shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
 from netreplay.clients.losses import Loss, announce
@@ -19,6 +20,8 @@ from netreplay.errors import NetreplayError, NoTableError, NotPicklableError
 from netreplay.spec import Spec
 
 logger = logging.getLogger("netreplay")
+_HEADER_BYTES = 48  # of every datagram: struct nr_header in dpdk_ext/protocol/wire.h
+_MOST_PAYLOAD = 2**32 - 1  # of a ping that sends nothing
 _open_replays: weakref.WeakSet[Replay] = weakref.WeakSet()
 
 
@@ -152,9 +155,9 @@ class Replay:
 
     def table(self, name: str) -> Table:
         """One table; NoTableError names those there are."""
-        if name not in self.spec.tables:
+        if not isinstance(name, str) or name not in self.spec.tables:
             known = ", ".join(self.spec.tables)
-            raise NoTableError(f"table {name!r}: the server has no such table; it has: {known}", value=name)
+            raise NoTableError(f"table {shown(name)}: the server has no such table; it has: {known}", value=name)
         return Table(self, name)
 
     def tables(self, timeout: float | None = None) -> dict[str, TableInfo]:
@@ -171,7 +174,9 @@ class Replay:
         }
 
     def ping(self, payload_bytes: int = 0, timeout: float | None = None) -> Ping:
-        """One round trip with so many bytes of payload each way."""
+        """One round trip with so many bytes of payload each way; BadCountError above what one datagram takes."""
+        most = self.counters().max_datagram - _HEADER_BYTES if self._handle.address.scheme == "udp" else _MOST_PAYLOAD
+        payload_bytes = whole(payload_bytes, "payload_bytes", 0, most)
         ping = ffi.new("struct nr_ping *")
         self._handle.call("ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout)
         return Ping(ping.round_trip_ns / 1e9, ping.server_ns / 1e9)

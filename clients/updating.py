@@ -5,12 +5,14 @@ Source: docs/semantics.md 3 (outcomes). An array that is new each time costs mor
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netreplay._binding import SLICE, ffi, lib, wait_slices
+from netreplay._binding import ffi, first_slice, lib, wait_slices
+from netreplay.clients.arguments import shown
 from netreplay.clients.handle import Handle
 from netreplay.dtypes import ColumnType, Misfit, fit, is_torch, to_array
 from netreplay.errors import ColumnError, Status, Timeout
@@ -96,12 +98,13 @@ class Updater:
             self._values[:count] = fit(priorities, _FLOAT64, (count,))
         except Misfit as misfit:
             at = f"[{misfit.index[0]}]" if misfit.index else ""
-            shown = "" if misfit.value is None else f" {misfit.value!r}"
-            text = f"priorities{at}:{shown} {misfit}"
+            what = "" if misfit.value is None else f" {shown(misfit.value)}"
+            text = f"priorities{at}:{what} {misfit}"
             raise ColumnError(text, column="priorities", index=misfit.index, value=misfit.value) from None
 
     def _send(self, count: int, limit: float) -> None:
         operation = self._operation
+        begin = time.monotonic()
         try:
             status = lib.nr_update(
                 self._handle.ptr,
@@ -110,7 +113,7 @@ class Updater:
                 self._key_pointer,
                 self._value_pointer,
                 self._outcome,
-                SLICE if limit >= 0.05 else int(max(limit, 0.0) * 1e9),
+                first_slice(limit),
                 operation,
             )
         except BaseException:  # Ctrl-C, seen when the call returns
@@ -128,6 +131,7 @@ class Updater:
                 limit,
                 explain,
                 lambda: lib.nr_binding_cancel(operation),
+                begin,
             )
         if status:
             self._handle.fail(status, f"update of priorities in table {self._table!r}")

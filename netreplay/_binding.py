@@ -14,7 +14,7 @@ from typing import Any
 from netreplay._core import ffi, lib
 from netreplay.errors import Status, error_for
 
-__all__ = ["LONG_WAIT", "SLICE", "check", "deadline_of", "ffi", "lib", "slice_until", "wait_slices"]
+__all__ = ["LONG_WAIT", "SLICE", "check", "deadline_of", "ffi", "first_slice", "lib", "slice_until", "wait_slices"]
 
 logger = logging.getLogger("netreplay")
 
@@ -42,8 +42,13 @@ def slice_until(deadline: float) -> int:
     """Nanoseconds of the next slice of a wait that ends at `deadline`."""
     if deadline == math.inf:
         return SLICE
-    left = deadline - time.monotonic()
+    left = min(deadline - time.monotonic(), 1.0)
     return 0 if left <= 0 else min(SLICE, int(left * 1e9) + 1)
+
+
+def first_slice(timeout: float) -> int:
+    """Nanoseconds of the first slice of a wait of `timeout` seconds; 0 tries once."""
+    return SLICE if timeout >= 0.05 else int(timeout * 1e9)
 
 
 def wait_slices(
@@ -51,12 +56,15 @@ def wait_slices(
     timeout: float,
     explain: Callable[[float], Exception],
     give_up: Callable[[], object] = lambda: None,
+    begin: float | None = None,
 ) -> int:
     """Repeats step(wait_ns) while it answers NR_PENDING; its final status.
 
-    At the deadline, or when interrupted, gives up; at the deadline raises explain(seconds waited).
+    At the deadline, or when interrupted, gives up; at the deadline raises explain(seconds waited). The timeout runs
+    from the monotonic second `begin`, which is that of the call when a first slice of it is over already.
     """
-    begin = time.monotonic()
+    if begin is None:
+        begin = time.monotonic()
     deadline = math.inf if timeout == math.inf else begin + timeout
     speak = begin + LONG_WAIT
     try:

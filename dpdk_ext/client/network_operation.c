@@ -111,6 +111,24 @@ static int finish(struct nr_operation *operation)
     }
 }
 
+/* A flush is over when every item is decided, and fails where the server has no place for a stream: its items were not stored. */
+static int poll_flush(struct nr_operation *operation)
+{
+    const struct nr_actor *actor = operation->flush.actor;
+    const struct nr_client *client = nr_network_of(operation->replay)->client;
+
+    nr_client_insert_wait(client, &operation->wait);
+    if (actor->decided < operation->flush.target)
+        return NR_PENDING;
+    for (uint32_t r = 0; r < actor->streams; r++) {
+        int status = nr_client_stream_status(client, actor->stream[r]);
+
+        if (status != NR_OK && status != NR_PENDING)
+            return status;
+    }
+    return NR_OK;
+}
+
 int nr_network_operation_poll(struct nr_operation *operation, uint64_t now)
 {
     int status = nr_network_fatal(nr_network_of(operation->replay));
@@ -118,10 +136,8 @@ int nr_network_operation_poll(struct nr_operation *operation, uint64_t now)
     (void)now;
     if (status != NR_OK)
         return status;
-    if (operation->kind == NR_FLUSH) {
-        nr_client_insert_wait(nr_network_of(operation->replay)->client, &operation->wait);
-        return operation->flush.actor->decided >= operation->flush.target ? NR_OK : NR_PENDING;
-    }
+    if (operation->kind == NR_FLUSH)
+        return poll_flush(operation);
     for (uint32_t i = 0; i < operation->requests; i++) {
         int request = nr_request_status(operation->request[i]);
 
@@ -145,7 +161,7 @@ int nr_network_operation_start(struct nr_operation *operation, uint64_t now)
     nr_network_called(network, now);
     if (operation->kind == NR_FLUSH) {
         if (operation->flush.actor->decided >= operation->flush.target)
-            return NR_OK;
+            return poll_flush(operation);
         nr_network_push_all(operation->flush.actor);
         nr_client_flush(network->client);
     } else if (!request_all(network->client, operation, now)) {

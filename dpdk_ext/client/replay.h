@@ -113,7 +113,8 @@ void nr_actor_rollback(struct nr_actor *actor); /* as if the staged call had not
 
 /* Waits until every item committed so far is decided. Then nr_actor_keys says how many (capacity 0), and takes up to `capacity` of
  * them: key (NR_KEY_NONE when refused, or when its acknowledgement was lost with a session) and status (enum nr_status) per item,
- * in the order formed. The newest NR_KEPT_KEYS are kept until taken. Returns how many were there, or were taken. */
+ * in the order formed. The newest NR_KEPT_KEYS are kept until taken. Returns how many were there, or were taken.
+ * Network: a flush fails with the status of the first stream that the server refused (NR_TOO_MANY, NR_STREAM_OWNED). */
 enum { NR_KEPT_KEYS = 1 << 20 };
 int nr_actor_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation **operation);
 uint64_t nr_actor_keys(struct nr_actor *actor, uint64_t capacity, uint64_t *keys, int32_t *statuses);

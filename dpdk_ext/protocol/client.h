@@ -102,7 +102,9 @@ uint32_t nr_client_stream_add(struct nr_client *client, const struct nr_client_s
  * nr_client_stream_done. */
 void nr_client_stream_end(struct nr_client *client, uint32_t stream);
 bool nr_client_stream_done(const struct nr_client *client, uint32_t stream);
-int nr_client_stream_status(const struct nr_client *client, uint32_t stream); /* NR_OK, NR_PENDING, NR_STREAM_OWNED, NR_TOO_MANY */
+/* NR_OK, NR_PENDING, or why the server refused it in this session: NR_STREAM_OWNED, NR_TOO_MANY. The items of a refused stream are
+ * decided by that status without being sent; the next session asks for it again. */
+int nr_client_stream_status(const struct nr_client *client, uint32_t stream);
 
 /* Steps that may be pushed now before the stream's credits (in_flight of the store) end, and the number the next has. The ring
  * place of that many next steps may be overwritten. */

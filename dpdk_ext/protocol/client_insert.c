@@ -6,7 +6,10 @@
  *       | sent, undecided    | not packed yet    |
  *
  * INSERT requests cover the part between tail and cursor. They are packed once (start positions of their fragments) and written
- * from the log each time a fragment is sent, so that a repeat needs no copy. A lost session puts the cursor back to the tail. */
+ * from the log each time a fragment is sent, so that a repeat needs no copy. A lost session puts the cursor back to the tail.
+ * Records of a stream that the server refused are never packed: see refuse_front. */
+
+static void refuse_front(struct nr_client *client);
 
 static struct nr_logged *record_at(const struct nr_client *client, uint64_t position)
 {
@@ -139,7 +142,7 @@ static void pack(struct nr_client *client, struct nr_insert *insert)
     insert->start[0] = at;
     while (at.record != client->head) {
         struct nr_logged *record = record_at(client, at.record);
-        if (client->streams[record->stream].status == NR_PENDING)
+        if (client->streams[record->stream].status != NR_OK)
             break;
         uint32_t take, bytes;
         if (record->type == NR_RECORD_STEP) {
@@ -184,14 +187,15 @@ void nr_inserts_build(struct nr_client *client, uint64_t now)
     (void)now;
     if (client->recovering != 0)
         return; /* a stream's past goes first */
+    refuse_front(client);
     while (client->cursor.record != client->head && nr_window_room(client) > 0) {
         bool urgent = client->cursor.record - client->tail < client->flush_to - client->tail &&
                       client->flush_to - client->tail <= client->head - client->tail;
         if (client->active[NR_CLASS_INSERT] > 0 && !urgent && client->waiting_bytes < fragment_room(client) &&
             client->waiting_items < NR_INSERT_ITEMS)
             return; /* company may come while others are on their way */
-        if (client->streams[record_at(client, client->cursor.record)->stream].status == NR_PENDING)
-            return;
+        if (client->streams[record_at(client, client->cursor.record)->stream].status != NR_OK)
+            return; /* not open yet, or refused: then decided when nothing is on its way */
         if (client->sequence - client->insert_first == NR_INSERTS_ACTIVE)
             return;
         struct nr_request *request = nr_request_new(client, &nr_call_insert);
@@ -294,6 +298,35 @@ static bool decide(struct nr_client *client, const struct nr_logged *record)
     client->decided[client->decided_head++ & client->decided_mask] =
         (struct nr_decided){.tag = record->tag, .key = record->key, .status = record->status, .stream = record->stream};
     return true;
+}
+
+/* What stands in front while nothing is on its way, of streams that the server has refused, is decided here, by the stream's
+ * status. Sent it would carry another stream's handle, or none. */
+static void refuse_front(struct nr_client *client)
+{
+    while (client->insert_first == client->sequence && client->cursor.record != client->head) {
+        struct nr_logged *record = record_at(client, client->cursor.record);
+        struct nr_client_stream *stream = &client->streams[record->stream];
+        if (stream->status == NR_OK || stream->status == NR_PENDING)
+            return;
+        if (record->type == NR_RECORD_STEP) {
+            if (record->number >= stream->decided_step)
+                stream->decided_step = record->number + 1;
+        } else {
+            if (record->key == NR_KEY_NONE) /* else an answer of the session before has decided it */
+                record->status = stream->status;
+            if (!decide(client, record))
+                return; /* no memory: tried again at the next send */
+            if (record->key == NR_KEY_NONE && stream->lost_item == record->number)
+                stream->lost_item++; /* never acknowledged: not lost when a later session has no such item */
+            stream->decided_item = record->number + 1;
+            client->waiting_items--;
+        }
+        client->waiting_bytes -= least(record_bytes(client, record), (uint32_t)client->waiting_bytes);
+        client->tail++;
+        client->cursor = (struct nr_position){.record = client->tail};
+        client->progress++;
+    }
 }
 
 /* Takes what is decided off the log, in order. */

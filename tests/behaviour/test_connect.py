@@ -54,7 +54,8 @@ def test_a_dead_server_is_named_with_how_long_it_was_silent():
         port = free.getsockname()[1]
     begin = time.monotonic()
     with pytest.raises(
-        netreplay.Timeout, match=rf"no answer from 127\.0\.0\.1:{port} for \d\.\d s \(connection refused\)"
+        netreplay.Timeout,
+        match=rf"127\.0\.0\.1:{port} for \d\.\d s \(connection refused\): is `netreplay serve` running there\?",
     ):
         netreplay.connect(f"udp://127.0.0.1:{port}", auth="off", timeout=0.5)
     assert time.monotonic() - begin < 5

@@ -95,7 +95,7 @@ def start(network: Network, resources: ExitStack) -> Start:
 def assert_no_answer(ended: dict[str, Any], peer: str, timeout: float, cause: str) -> None:
     """The call gave up at its timeout, and said who was silent, for how long, and what the network said to it."""
     assert ended["error"] == "Timeout"
-    said = re.search(rf": no answer from {re.escape(peer)} for (\d+\.\d) s{re.escape(cause)}$", ended["text"])
+    said = re.search(rf": no answer from {re.escape(peer)} for (\d+\.\d) s{re.escape(cause)}(: .+)?$", ended["text"])
     assert said, ended["text"]
     assert timeout <= ended["seconds"] < timeout + 1
     assert abs(float(said[1]) - ended["seconds"]) < 0.11
@@ -307,4 +307,7 @@ def test_the_command_line_says_in_one_line_that_no_server_is_there(network: Netw
     done = subprocess.run([*command, "--timeout", "0.5"], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "netreplay: connect: no answer from 192.0.2.1:7447 for 0.5 s (connection refused)\n"
+    assert done.stderr == (
+        "netreplay: connect: no answer from 192.0.2.1:7447 for 0.5 s (connection refused): "
+        "is `netreplay serve` running there?\n"
+    )
