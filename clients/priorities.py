@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from netreplay._binding import ffi, lib
 from netreplay._engine import Plan
+from netreplay.clients.arguments import shown
 from netreplay.dtypes import ColumnType, Misfit, fit, to_array
 from netreplay.errors import ColumnError, NoTableError
 
@@ -28,8 +29,9 @@ def _fit(value: Any, count: int, whose: str) -> NDArray[np.float64]:
         return fit(value, _FLOAT64, (count,))
     except Misfit as misfit:
         at = f"[{misfit.index[0]}]" if misfit.index else ""
+        what = "value" if misfit.value is None else shown(misfit.value)
         raise ColumnError(
-            f"priority{at}: {value!r} {misfit} ({whose})"[:500],
+            f"priority{at}: {what} {misfit} ({whose})",
             column="priority",
             index=misfit.index,
             value=misfit.value,

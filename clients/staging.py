@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netreplay._binding import ffi
-from netreplay.dtypes import ColumnType, Misfit, fit
+from netreplay.clients.arguments import shown
+from netreplay.dtypes import ColumnType, Misfit, fit, refuse_masked
 from netreplay.errors import ColumnError
 from netreplay.layout import StepColumn, StepLayout
 
@@ -43,7 +44,7 @@ _FORMATS |= {"float32": "f", "float64": "d", "bool": "?"}
 def misfit_error(store: str, column: str, misfit: Misfit) -> ColumnError:
     """The error of a value that does not fit, with everything it names."""
     at = f"[{', '.join(map(str, misfit.index))}]" if misfit.index else ""
-    what = "value" if misfit.value is None else repr(misfit.value)
+    what = "value" if misfit.value is None else shown(misfit.value)
     return ColumnError(
         f"store {store!r}, column {column!r}{at}: {what} {misfit}",
         store=store,
@@ -281,6 +282,11 @@ class Stage:
 
     def write_final(self, final: Any, mask: Any) -> None:
         """Final observations of the rows in mask; without one, of those that are not None, or that are done."""
+        for name, value in final.items() if isinstance(final, dict) else [(self._final[0].name, final)]:
+            try:
+                refuse_masked(value)
+            except Misfit as misfit:
+                raise misfit_error(self.store, f"final {name}", misfit) from None
         columns = final if isinstance(final, dict) else {self._final[0].name: final}
         names = [slot.name for slot in self._final]
         if (not isinstance(final, dict) and len(names) > 1) or set(columns) != set(names):
@@ -299,8 +305,8 @@ class Stage:
             except TypeError:
                 length = -1
             if length != self.streams:
-                misfit = Misfit(f"has {max(length, 0)} rows, and {self.streams} are wanted")
-                raise misfit_error(self.store, f"final {slot.name}", misfit)
+                wrong = Misfit(f"has {max(length, 0)} rows, and {self.streams} are wanted")
+                raise misfit_error(self.store, f"final {slot.name}", wrong)
             for row in chosen:
                 try:
                     slot.view[row] = fit(values[row], slot.type, slot.shape[1:])

@@ -124,10 +124,22 @@ def bfloat16_floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def refuse_masked(value: object) -> None:
+    """Misfit for a masked array, also one in a list: what lies under its mask is nobody's value."""
+    if isinstance(value, list | tuple):
+        for element in value:
+            refuse_masked(element)
+    elif isinstance(value, np.ndarray) and type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(value)
+        index = first_of(mask, mask)[0] if mask.any() else None
+        raise Misfit("is a masked array, and columns hold every value: give .filled(...) or .data", index)
+
+
 def to_array(value: object) -> tuple[NDArray[Any], bool]:
     """Any array-like as an array, and whether it holds bfloat16 bits. Misfit for ragged lists, strings and objects."""
     if is_torch(value):
         return tensor_array(value)  # type: ignore[arg-type]
+    refuse_masked(value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:

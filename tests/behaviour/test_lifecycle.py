@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 from feeding import feed
+from serving import PATIENCE
 from specs import simple
 
 import netreplay
@@ -84,7 +85,7 @@ def test_a_replay_goes_to_another_process_where_it_can(open_replay, transport):
         with copy.actor("s") as actor:
             feed(actor, 3)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_size, (replay,)) == 3
+        assert pool.apply_async(_size, (replay,)).get(PATIENCE) == 3
 
 
 def _size(replay):
