@@ -4,8 +4,6 @@
 #include "engine/space.h"
 #include "engine/state.h"
 
-#define AHEAD 12 /* keys whose memory is asked for before they are updated */
-
 static int refuse(struct nr_table *table, struct nr_stream *stream, uint64_t number, int status)
 {
     stream->next_item = number + 1;
@@ -80,6 +78,20 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
     return NR_OK;
 }
 
+/* Asks for the memory that updates of the keys will touch. */
+static void ask(const struct nr_table *table, const uint64_t *keys, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = nr_table_slot(table, keys[i]);
+
+        if (slot >= table->fresh)
+            continue;
+        __builtin_prefetch(nr_table_record(table, slot));
+        nr_extremes_prefetch(&table->extremes, slot);
+        table->selector.ops->prefetch(&table->selector, slot);
+    }
+}
+
 int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_t count, const uint64_t *keys,
                          const double *priorities, uint8_t *outcome)
 {
@@ -89,34 +101,31 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
     struct nr_selector *selector = &table->selector;
     uint64_t applied = 0;
 
-    for (uint64_t i = 0; i < (uint64_t)count + AHEAD; i++) {
-        if (i < count) {
-            uint32_t slot = nr_table_slot(table, keys[i]);
+    ask(table, keys, count < NR_UPDATES_AT_ONCE ? count : NR_UPDATES_AT_ONCE);
+    for (uint32_t first = 0; first < count; first += NR_UPDATES_AT_ONCE) {
+        uint32_t left = count - first, block = left < NR_UPDATES_AT_ONCE ? left : NR_UPDATES_AT_ONCE;
+        uint32_t slots[NR_UPDATES_AT_ONCE], changed = 0;
+        double raws[NR_UPDATES_AT_ONCE];
 
-            if (slot < table->fresh) {
-                __builtin_prefetch(nr_table_record(table, slot));
-                nr_extremes_prefetch(&table->extremes, slot);
-                selector->ops->prefetch(selector, slot);
+        left -= block;
+        ask(table, keys + first + block, left < NR_UPDATES_AT_ONCE ? left : NR_UPDATES_AT_ONCE);
+        for (uint32_t i = first; i < first + block; i++) {
+            if (!nr_priority_valid(priorities[i])) {
+                outcome[i] = NR_OUTCOME_REFUSED;
+                table->refused++;
+            } else if (nr_table_find(table, keys[i]) == NULL) {
+                outcome[i] = NR_OUTCOME_STALE;
+                table->stale++;
+            } else {
+                outcome[i] = NR_APPLIED;
+                slots[changed] = nr_table_slot(table, keys[i]);
+                raws[changed] = nr_priority_normal(priorities[i]);
+                nr_extremes_set(&table->extremes, slots[changed], raws[changed]);
+                changed++;
             }
         }
-        if (i < AHEAD)
-            continue;
-        uint64_t j = i - AHEAD;
-        if (!nr_priority_valid(priorities[j])) {
-            outcome[j] = NR_OUTCOME_REFUSED;
-            table->refused++;
-        } else if (nr_table_find(table, keys[j]) == NULL) {
-            outcome[j] = NR_OUTCOME_STALE;
-            table->stale++;
-        } else {
-            uint32_t slot = nr_table_slot(table, keys[j]);
-            double raw = nr_priority_normal(priorities[j]);
-
-            nr_extremes_set(&table->extremes, slot, raw);
-            selector->ops->update(selector, slot, raw, &table->saturated);
-            outcome[j] = NR_APPLIED;
-            applied++;
-        }
+        selector->ops->update(selector, changed, slots, raws, &table->saturated);
+        applied += changed;
     }
     table->updated += applied;
     table->progress += applied > 0;

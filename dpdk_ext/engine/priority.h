@@ -1,7 +1,8 @@
 /*
  * From a raw priority to the integer leaf of the sum tree: raw^exponent in units of 2^-24, rounded to nearest (ties to even).
  * A positive priority never becomes 0 and no leaf exceeds the cap, which is chosen so that a full table's sum fits 64 bits.
- * Monotone: the leaf of the largest raw priority is the largest leaf.
+ * Monotone but for raw priorities closer to one another than the power is exact (2^-52 of them): the leaf of the largest raw
+ * priority is the largest leaf, or less than one unit in 2^50 below it.
  */
 #ifndef NR_ENGINE_PRIORITY_H
 #define NR_ENGINE_PRIORITY_H
@@ -12,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/power.h"
 
 #define NR_PRIORITY_UNIT ((uint64_t)1 << NR_PRIORITY_UNIT_BITS) /* the leaf of weight 1 */
 
@@ -39,26 +41,12 @@ static inline double nr_priority_normal(double raw)
     return raw == 0 ? 0.0 : raw;
 }
 
-/* The leaf of a valid raw priority. *saturated rises when it was cut to the cap, or raised from nothing to the least leaf. */
-static inline uint64_t nr_priority_leaf(const struct nr_priority *priority, double raw, uint64_t *saturated)
+/* The leaf of a valid raw priority of that weight. *saturated rises when it was cut to the cap, or raised from nothing to the
+ * least leaf. */
+static inline uint64_t nr_priority_round(const struct nr_priority *priority, double raw, double weight, uint64_t *saturated)
 {
-    double weight;
-
     if (raw == 0)
         return 0;
-    switch (priority->path) {
-    case NR_PRIORITY_FLAT:
-        weight = 1;
-        break;
-    case NR_PRIORITY_ROOT:
-        weight = sqrt(raw);
-        break;
-    case NR_PRIORITY_LINEAR:
-        weight = raw;
-        break;
-    default:
-        weight = pow(raw, priority->exponent);
-    }
     weight *= (double)NR_PRIORITY_UNIT;
     if (weight >= priority->cap_double) {
         *saturated += weight > priority->cap_double;
@@ -72,6 +60,36 @@ static inline uint64_t nr_priority_leaf(const struct nr_priority *priority, doub
         return 1;
     }
     return (uint64_t)weight;
+}
+
+static inline double nr_priority_weight(const struct nr_priority *priority, double raw)
+{
+    switch (priority->path) {
+    case NR_PRIORITY_FLAT:
+        return 1;
+    case NR_PRIORITY_ROOT:
+        return sqrt(raw);
+    case NR_PRIORITY_LINEAR:
+        return raw;
+    default:
+        return nr_power(raw, priority->exponent);
+    }
+}
+
+static inline uint64_t nr_priority_leaf(const struct nr_priority *priority, double raw, uint64_t *saturated)
+{
+    return nr_priority_round(priority, raw, nr_priority_weight(priority, raw), saturated);
+}
+
+/* The weights of many, the same as one by one. */
+static inline void nr_priority_weights(const struct nr_priority *priority, uint32_t count, const double *raws, double *weights)
+{
+    if (priority->path == NR_PRIORITY_POWER) {
+        nr_powers(priority->exponent, count, raws, weights);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        weights[i] = nr_priority_weight(priority, raws[i]);
 }
 
 #endif

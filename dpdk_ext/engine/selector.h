@@ -13,6 +13,8 @@
 #include "engine/random.h"
 #include "engine/sum_tree.h"
 
+enum { NR_UPDATES_AT_ONCE = 32 };
+
 struct nr_selector;
 
 struct nr_selector_ops {
@@ -20,7 +22,8 @@ struct nr_selector_ops {
     void (*init)(struct nr_selector *selector, struct nr_arena *arena, uint32_t slots, uint32_t capacity, double exponent);
     void (*insert)(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated);
     void (*remove)(struct nr_selector *selector, uint32_t slot);
-    void (*update)(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated);
+    /* At most NR_UPDATES_AT_ONCE changed priorities, in order. */
+    void (*update)(struct nr_selector *selector, uint32_t count, const uint32_t *slots, const double *raws, uint64_t *saturated);
     void (*prefetch)(const struct nr_selector *selector, uint32_t slot); /* what update will touch */
     /* The leaf of a raw priority, and the sum of the leaves of all items, in units. */
     uint64_t (*leaf)(const struct nr_selector *selector, double raw);

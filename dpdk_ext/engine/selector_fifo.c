@@ -10,11 +10,20 @@ static void init(struct nr_selector *selector, struct nr_arena *arena, uint32_t 
     (void)exponent;
 }
 
-static void ignore(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated)
+static void insert(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated)
 {
     (void)selector;
     (void)slot;
     (void)raw;
+    (void)saturated;
+}
+
+static void update(struct nr_selector *selector, uint32_t count, const uint32_t *slots, const double *raws, uint64_t *saturated)
+{
+    (void)selector;
+    (void)count;
+    (void)slots;
+    (void)raws;
     (void)saturated;
 }
 
@@ -56,9 +65,9 @@ static void sample(struct nr_selector *selector, struct nr_random *random, uint3
 const struct nr_selector_ops nr_selector_fifo = {
     .distinct = true,
     .init = init,
-    .insert = ignore,
+    .insert = insert,
     .remove = drop,
-    .update = ignore,
+    .update = update,
     .prefetch = prefetch,
     .leaf = leaf,
     .total = total,

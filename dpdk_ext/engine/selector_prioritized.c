@@ -9,9 +9,19 @@ static void init(struct nr_selector *selector, struct nr_arena *arena, uint32_t 
     nr_priority_init(&selector->prioritized.priority, exponent, capacity);
 }
 
-static void update(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated)
+static void insert(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated)
 {
     nr_sum_tree_set(&selector->prioritized.tree, slot, nr_priority_leaf(&selector->prioritized.priority, raw, saturated));
+}
+
+static void update(struct nr_selector *selector, uint32_t count, const uint32_t *slots, const double *raws, uint64_t *saturated)
+{
+    const struct nr_priority *priority = &selector->prioritized.priority;
+    double weights[NR_UPDATES_AT_ONCE];
+
+    nr_priority_weights(priority, count, raws, weights);
+    for (uint32_t i = 0; i < count; i++)
+        nr_sum_tree_set(&selector->prioritized.tree, slots[i], nr_priority_round(priority, raws[i], weights[i], saturated));
 }
 
 static void drop(struct nr_selector *selector, uint32_t slot)
@@ -60,7 +70,7 @@ static void sample(struct nr_selector *selector, struct nr_random *random, uint3
 
 const struct nr_selector_ops nr_selector_prioritized = {
     .init = init,
-    .insert = update,
+    .insert = insert,
     .remove = drop,
     .update = update,
     .prefetch = prefetch,

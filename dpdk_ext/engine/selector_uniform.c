@@ -27,11 +27,12 @@ static void drop(struct nr_selector *selector, uint32_t slot)
     selector->uniform.positions[last] = position;
 }
 
-static void update(struct nr_selector *selector, uint32_t slot, double raw, uint64_t *saturated)
+static void update(struct nr_selector *selector, uint32_t count, const uint32_t *slots, const double *raws, uint64_t *saturated)
 {
     (void)selector;
-    (void)slot;
-    (void)raw;
+    (void)count;
+    (void)slots;
+    (void)raws;
     (void)saturated;
 }
 
