@@ -61,6 +61,33 @@ def test_importing_netreplay_loads_neither_dpdk_nor_extras() -> None:
     assert run(sys.executable, "-c", program, cwd=ROOT.parent).split() == ["[]", "False"]
 
 
+SPEC = """
+[store.s]
+observation.obs = {dtype = "float32", shape = [4]}
+action.action = {dtype = "int32", shape = []}
+[table.t]
+store = "s"
+capacity = 1000
+sampler = "prioritized"
+window = {kind = "nstep", n = 1, gamma = 0.9}
+"""
+# Says: keys acknowledged, rows drawn, updates that were applied or repeated one.
+USE = """
+import sys, netreplay
+auth = {"auth": "off"} if sys.argv[1].startswith("udp:") else {}
+with netreplay.connect(sys.argv[1], timeout=20, **auth) as replay:
+    with replay.actor("s") as actor:
+        for i in range(41):
+            actor.append(obs=[i] * 4, action=i, reward=1.0, terminated=False, truncated=False)
+        print(len(actor.flush()))
+    with replay.learner("t", batch_size=16) as learner:
+        batch = learner.sample()
+        print(len(batch["obs"]))
+        result = learner.update_priorities(batch.keys, [2.0] * 16)
+        print(result.applied + result.superseded)
+"""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel without DPDK, built as `make wheel` does."""
@@ -97,5 +124,17 @@ def test_the_wheel_works_with_only_what_it_requires(wheel: Path, tmp_path: Path)
         "except netreplay.dpdk.DpdkMissingError as error: print(error)"
     )
     assert "apt-get install libdpdk-dev" in run(python, "-c", program, cwd=tmp_path)
-    assert netreplay.__version__ in run(tmp_path / "env" / "bin" / "netreplay", "--version", cwd=tmp_path)
+    command = tmp_path / "env" / "bin" / "netreplay"
+    assert netreplay.__version__ in run(command, "--version", cwd=tmp_path)
+    (tmp_path / "spec.toml").write_text(SPEC)
+    assert run(python, "-c", USE, "local:spec.toml", cwd=tmp_path).split() == ["40", "16", "16"]
+    serve = (command, "serve", "-c", "spec.toml", "--listen", "127.0.0.1:0", "--auth", "off", "--ready-file", "ready")
+    with subprocess.Popen(serve, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert "ready" in server.stdout.readline()
+            url = (tmp_path / "ready").read_text().strip()
+            assert run(python, "-c", USE, url, cwd=tmp_path).split() == ["40", "16", "16"]
+        finally:
+            server.terminate()
     shutil.rmtree(tmp_path / "env")
