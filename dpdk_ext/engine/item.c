@@ -4,6 +4,8 @@
 #include "engine/space.h"
 #include "engine/state.h"
 
+#define AHEAD 12 /* keys whose memory is asked for before they are updated */
+
 static int refuse(struct nr_table *table, struct nr_stream *stream, uint64_t number, int status)
 {
     stream->next_item = number + 1;
@@ -78,18 +80,16 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
     return NR_OK;
 }
 
-/* Asks for the memory that updates of the keys will touch. */
-static void ask(const struct nr_table *table, const uint64_t *keys, uint32_t count)
+/* Asks for the memory that an update of the key will touch. */
+static inline void ask(const struct nr_table *table, uint64_t key)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t slot = nr_table_slot(table, keys[i]);
+    uint32_t slot = nr_table_slot(table, key);
 
-        if (slot >= table->fresh)
-            continue;
-        __builtin_prefetch(nr_table_record(table, slot));
-        nr_extremes_prefetch(&table->extremes, slot);
-        table->selector.ops->prefetch(&table->selector, slot);
-    }
+    if (slot >= table->fresh)
+        return;
+    __builtin_prefetch(nr_table_record(table, slot));
+    nr_extremes_prefetch(&table->extremes, slot);
+    table->selector.ops->prefetch(&table->selector, slot);
 }
 
 int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_t count, const uint64_t *keys,
@@ -99,34 +99,35 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
     struct nr_selector *selector = &table->selector;
+    uint32_t slots[NR_UPDATES_AT_ONCE], changed = 0;
+    double raws[NR_UPDATES_AT_ONCE];
     uint64_t applied = 0;
 
-    ask(table, keys, count < NR_UPDATES_AT_ONCE ? count : NR_UPDATES_AT_ONCE);
-    for (uint32_t first = 0; first < count; first += NR_UPDATES_AT_ONCE) {
-        uint32_t left = count - first, block = left < NR_UPDATES_AT_ONCE ? left : NR_UPDATES_AT_ONCE;
-        uint32_t slots[NR_UPDATES_AT_ONCE], changed = 0;
-        double raws[NR_UPDATES_AT_ONCE];
-
-        left -= block;
-        ask(table, keys + first + block, left < NR_UPDATES_AT_ONCE ? left : NR_UPDATES_AT_ONCE);
-        for (uint32_t i = first; i < first + block; i++) {
-            if (!nr_priority_valid(priorities[i])) {
-                outcome[i] = NR_OUTCOME_REFUSED;
-                table->refused++;
-            } else if (nr_table_find(table, keys[i]) == NULL) {
-                outcome[i] = NR_OUTCOME_STALE;
-                table->stale++;
-            } else {
-                outcome[i] = NR_APPLIED;
-                slots[changed] = nr_table_slot(table, keys[i]);
-                raws[changed] = nr_priority_normal(priorities[i]);
-                nr_extremes_set(&table->extremes, slots[changed], raws[changed]);
-                changed++;
+    for (uint32_t i = 0; i < count && i < AHEAD; i++)
+        ask(table, keys[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        if (count - i > AHEAD)
+            ask(table, keys[i + AHEAD]);
+        if (!nr_priority_valid(priorities[i])) {
+            outcome[i] = NR_OUTCOME_REFUSED;
+            table->refused++;
+        } else if (nr_table_find(table, keys[i]) == NULL) {
+            outcome[i] = NR_OUTCOME_STALE;
+            table->stale++;
+        } else {
+            outcome[i] = NR_APPLIED;
+            slots[changed] = nr_table_slot(table, keys[i]);
+            raws[changed] = nr_priority_normal(priorities[i]);
+            nr_extremes_set(&table->extremes, slots[changed], raws[changed]);
+            if (++changed == NR_UPDATES_AT_ONCE) {
+                selector->ops->update(selector, changed, slots, raws, &table->saturated);
+                applied += changed;
+                changed = 0;
             }
         }
-        selector->ops->update(selector, changed, slots, raws, &table->saturated);
-        applied += changed;
     }
+    selector->ops->update(selector, changed, slots, raws, &table->saturated);
+    applied += changed;
     table->updated += applied;
     table->progress += applied > 0;
     return NR_OK;
