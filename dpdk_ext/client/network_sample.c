@@ -21,6 +21,8 @@ void nr_network_look_at(struct nr_sample *sample)
     struct nr_network *network = nr_network_of(sample->replay);
     int status = NR_OK;
 
+    if (sample->status != NR_PENDING)
+        return;
     for (uint32_t i = sample->done; i < sample->parts; i++) {
         struct nr_sample_part *part = &sample->part[i];
 

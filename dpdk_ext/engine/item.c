@@ -22,8 +22,10 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
     struct nr_stream *stream = nr_streams_find(&engine->streams, handle, owner);
     if (stream == NULL || owner == 0)
         return NR_STREAM_GONE;
-    if (item->number < stream->next_item)
-        return NR_DUPLICATE;
+    bool by_default = (item->flags & NR_ITEM_DEFAULT_PRIORITY) != 0;
+    bool bad_priority = !by_default && !nr_priority_valid(item->priority);
+    if (item->number < stream->next_item) /* a refusal whose answer was lost is told again */
+        return bad_priority ? NR_BAD_PRIORITY : NR_DUPLICATE;
     if (item->number >= NR_MAX_NUMBER)
         return NR_BAD_WINDOW;
     if (table_index >= engine->table_count || engine->tables[table_index].store != stream->store) {
@@ -33,8 +35,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
 
     struct nr_table *table = &engine->tables[table_index];
     struct nr_store *store = &engine->stores[stream->store];
-    bool by_default = (item->flags & NR_ITEM_DEFAULT_PRIORITY) != 0;
-    if (!by_default && !nr_priority_valid(item->priority))
+    if (bad_priority)
         return refuse(table, stream, item->number, NR_BAD_PRIORITY);
     if (item->steps == 0 || item->steps > table->window || (uint64_t)item->anchor + item->length != item->steps - 1)
         return refuse(table, stream, item->number, NR_BAD_WINDOW);

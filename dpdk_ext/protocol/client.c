@@ -143,7 +143,7 @@ void nr_client_receive(struct nr_client *client, const struct nr_rx *rx, uint64_
         client->credits = header.credits;
     struct nr_wire_stamps stamps;
     memcpy(&stamps, body, sizeof(stamps));
-    nr_window_answered(client, &stamps, now);
+    uint64_t elapsed = nr_window_answered(client, &stamps, now);
     struct nr_request *request = request_of(client, &header);
     if (request == NULL) {
         client->view.ignored++; /* of a request that is over */
@@ -154,8 +154,10 @@ void nr_client_receive(struct nr_client *client, const struct nr_rx *rx, uint64_
             nr_pull_data(client, request, &header, body + sizeof(stamps), header.length - (uint32_t)sizeof(stamps), now);
         return;
     }
-    if (request->call == &nr_call_ping)
+    if (request->call == &nr_call_ping) {
         request->residence = stamps.residence;
+        request->round_trip = elapsed;
+    }
     nr_request_answer(client, request, &header, body, now);
 }
 

@@ -385,7 +385,8 @@ static int ping_result(struct nr_client *client, struct nr_request *request, con
     (void)client;
     (void)bytes;
     (void)length;
-    request->round_trip = now - request->last_sent;
+    if (request->round_trip == 0)
+        request->round_trip = now - request->last_sent;
     return NR_OK;
 }
 

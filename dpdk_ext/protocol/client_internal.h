@@ -259,7 +259,8 @@ struct nr_client {
 
 /* client_window.c */
 void nr_window_sent(struct nr_client *client, uint64_t counter, uint64_t now);
-void nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now);
+/* Time from the sending of the answered datagram; 0: it is not known any more. */
+uint64_t nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now);
 void nr_window_lost(struct nr_client *client, uint32_t datagrams);
 void nr_window_reset(struct nr_client *client);
 uint32_t nr_window_room(const struct nr_client *client);

@@ -138,21 +138,33 @@ int nr_slot_take(struct nr_client *client, enum nr_class class)
     return -1;
 }
 
+static bool publishing(const struct nr_client *client, uint32_t set)
+{
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        const struct nr_request *request = client->slots[s].request;
+        if (request != NULL && request->call == &nr_call_publish && request->index == set)
+            return true;
+    }
+    return false;
+}
+
+/* May it have a slot now? In SPEC only the spec's request may, and one publication of a set follows the other. */
+static bool startable(const struct nr_client *client, const struct nr_request *request)
+{
+    if (client->state == NR_CLIENT_SPEC && request->call != &nr_call_spec)
+        return false;
+    if (request->call == &nr_call_sample && !request->urgent && client->active[NR_CLASS_SAMPLE] >= NR_SAMPLES_AHEAD)
+        return false;
+    return request->call != &nr_call_publish || !publishing(client, request->index);
+}
+
 void nr_requests_start(struct nr_client *client, uint64_t now)
 {
     for (int class = 0; class < NR_CLASSES; class++) {
-        struct nr_queue *queue = &client->queue[class];
-        while (queue->first != NULL) {
-            struct nr_request *request = queue->first;
-            if (client->state == NR_CLIENT_SPEC && request->call != &nr_call_spec) {
-                /* The spec's request was queued last: look for it behind the others. */
-                while (request != NULL && request->call != &nr_call_spec)
-                    request = request->next;
-                if (request == NULL)
-                    break;
-            }
-            if (class == NR_CLASS_SAMPLE && !request->urgent && client->active[class] >= NR_SAMPLES_AHEAD)
-                break;
+        for (struct nr_request *request = client->queue[class].first, *next; request != NULL; request = next) {
+            next = request->next;
+            if (!startable(client, request))
+                continue;
             int slot = nr_slot_take(client, (enum nr_class)class);
             if (slot < 0)
                 break;

@@ -48,8 +48,10 @@ void nr_session_welcome(struct nr_client *client, const struct nr_header *header
     if (client->state != NR_CLIENT_HELLO)
         return;
     if (header->status != NR_OK) {
-        if (header->status == NR_TOO_MANY && client->sessions > 0)
+        if (header->status == NR_TOO_MANY && client->sessions > 0) {
+            client->heard = now;
             return; /* a place was taken meanwhile: one may come free */
+        }
         if (header->status >= NR_MALFORMED && header->status != NR_NO_SESSION)
             nr_session_fatal(client, header->status);
         return;

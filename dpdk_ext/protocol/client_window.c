@@ -13,6 +13,7 @@ void nr_window_reset(struct nr_client *client)
     client->steady = false;
     client->epoch_answers = client->epoch_lost = 0;
     client->epoch_least = UINT64_MAX;
+    client->smoothed = client->variance = client->least = 0; /* the way there may be another */
     memset(client->sent_counter, 0, sizeof(client->sent_counter));
 }
 
@@ -38,7 +39,7 @@ static void judge(struct nr_client *client)
         cut(client, 1.0 - 0.5 * (double)(client->epoch_least - target) / (double)client->epoch_least);
     else if (client->epoch_lost * 100 > datagrams * NR_LOSS_PERCENT && datagrams >= 32)
         cut(client, 0.5);
-    else if (client->window < NR_MOST_WINDOW)
+    else if (client->window < client->credits) /* what is not used says nothing about the path */
         client->window = client->steady ? client->window + 1 : client->window * 2;
     if (client->window > NR_MOST_WINDOW)
         client->window = NR_MOST_WINDOW;
@@ -46,13 +47,14 @@ static void judge(struct nr_client *client)
     client->epoch_least = UINT64_MAX;
 }
 
-void nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now)
+uint64_t nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now)
 {
+    uint64_t elapsed = 0;
     uint32_t place = stamps->echo & (NR_SENT_RING - 1);
     uint64_t counter = client->sent_counter[place];
     client->epoch_answers++;
     if (counter != 0 && (uint32_t)counter == stamps->echo && stamps->residence != UINT32_MAX) {
-        uint64_t elapsed = now - client->sent_at[place];
+        elapsed = now - client->sent_at[place];
         uint64_t round_trip = elapsed > stamps->residence ? elapsed - stamps->residence : 1;
         client->view.round_trips++;
         if (client->smoothed == 0) {
@@ -73,6 +75,7 @@ void nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *s
     }
     if (client->epoch_least != UINT64_MAX && (double)client->epoch_answers >= client->window)
         judge(client);
+    return elapsed;
 }
 
 void nr_window_lost(struct nr_client *client, uint32_t datagrams)

@@ -1216,7 +1216,8 @@ static void model_insert(struct model *model)
         CHECK(wait.have == whole && wait.need == steps);
         return;
     }
-    CHECK(nr_item_insert(model->engine, table, stream->handle, OWNER, &item, model->now, &(uint64_t){0}, &wait) == NR_DUPLICATE);
+    CHECK_EQUAL(nr_item_insert(model->engine, table, stream->handle, OWNER, &item, model->now, &(uint64_t){0}, &wait),
+                bad ? NR_BAD_PRIORITY : NR_DUPLICATE);
     stream->next_item++;
     if (status != NR_OK)
         return;
