@@ -203,7 +203,7 @@ class Learner:
         with self._lock:
             if not self._open:
                 self._refuse()
-            return self._updater.update(keys, priorities, limit)
+            return self._updater.update(keys, priorities, limit, lambda: self._closing)
 
     # ---- ending ----
 

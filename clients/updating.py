@@ -6,6 +6,7 @@ Source: docs/semantics.md 3 (outcomes). An array that is new each time costs mor
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,12 +55,12 @@ class Updater:
         self._value_pointer = ffi.from_buffer("double[]", self._values)
         self._outcome = ffi.new("uint8_t[]", count)
 
-    def update(self, keys: Any, priorities: Any, limit: float) -> UpdateResult:
-        """See Learner.update_priorities."""
+    def update(self, keys: Any, priorities: Any, limit: float, closing: Callable[[], bool]) -> UpdateResult:
+        """See Learner.update_priorities. Ends with Closed soon after `closing()` has become true."""
         count = self._take_keys(keys)
         self._take_priorities(priorities, count)
         if count:
-            self._send(count, limit)
+            self._send(count, limit, closing)
         outcome: bytes = ffi.buffer(self._outcome, count)[:]
         applied = outcome.count(0)
         rest = (0, 0, 0) if applied == count else (outcome.count(1), outcome.count(2), outcome.count(3))
@@ -102,7 +103,7 @@ class Updater:
             text = f"priorities{at}:{what} {misfit}"
             raise ColumnError(text, column="priorities", index=misfit.index, value=misfit.value) from None
 
-    def _send(self, count: int, limit: float) -> None:
+    def _send(self, count: int, limit: float, closing: Callable[[], bool]) -> None:
         operation = self._operation
         begin = time.monotonic()
         try:
@@ -126,12 +127,14 @@ class Updater:
                 lib.nr_operation_blocked(operation[0], blocked)
                 return self._handle.explain(f"update of {count} priorities in table {self._table!r}", blocked, seconds)
 
-            status = wait_slices(
-                lambda wait_ns: int(lib.nr_binding_wait(operation, wait_ns)),
-                limit,
-                explain,
-                lambda: lib.nr_binding_cancel(operation),
-                begin,
-            )
+            def step(wait_ns: int) -> int:
+                return int(lib.NR_CLOSED if closing() else lib.nr_binding_wait(operation, wait_ns))
+
+            def give_up() -> None:
+                lib.nr_binding_cancel(operation)
+
+            status = wait_slices(step, limit, explain, give_up, begin)
+            if status:
+                give_up()
         if status:
             self._handle.fail(status, f"update of priorities in table {self._table!r}")

@@ -64,6 +64,42 @@ def test_a_call_that_meets_close_ends_with_closed(open_replay, what):
         assert [type(error) for error in found] == [Closed, Closed], found
 
 
+def began(call):
+    """A thread in `call`, which waits for the server, and the list that gets what it ends with."""
+    found = []
+
+    def run():
+        try:
+            found.append(call())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.3)
+    assert not found
+    return thread, found
+
+
+def test_a_learner_closes_though_an_update_waits_for_a_server_that_is_mute(start_server):
+    server = start_server(simple())
+    with netreplay.connect(server.url, auth="off") as replay, replay.actor("s") as actor:
+        learner = replay.learner("t", batch_size=4)
+        keys = feed(actor, 5)
+        server.stop()
+        try:
+            thread, found = began(lambda: learner.update_priorities(keys, np.ones(5), timeout=PATIENCE))
+            begin = time.monotonic()
+            learner.close()
+            assert time.monotonic() - begin < 1
+            thread.join(PATIENCE)
+            assert [type(error) for error in found] == [Closed], found
+        finally:
+            server.go_on()
+        with replay.learner("t", batch_size=4) as other:
+            assert other.update_priorities(keys, np.ones(5)).applied == 5
+
+
 PREFETCHED = """
 import sys, netreplay
 with netreplay.connect(sys.argv[1], auth="off") as replay:
