@@ -115,6 +115,7 @@ class Actor:
         self._end_mask = ffi.new("uint8_t[]", [1] * num_envs)
         self._lock = threading.RLock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._alive = threading.RLock()  # held for moments only: `_ptr` is freed by nobody meanwhile
         self._staged = False
         self._acknowledged = Acknowledgements(handle, store, self._binding)
         self._same_step = autoreset == "same_step"
@@ -344,7 +345,7 @@ class Actor:
 
     def set_version(self, version: int) -> None:
         """The `version` of items formed from now on; `parameters.fetch` calls it."""
-        with self._lock:
+        with self._alive:  # not the lock of append and flush, which may wait for the server
             if self._ptr is not None:
                 lib.nr_actor_version(self._ptr, version)
 
@@ -374,7 +375,8 @@ class Actor:
             self._lock.release()
 
     def _free(self) -> None:
-        ptr, self._ptr = self._ptr, None
+        with self._alive:
+            ptr, self._ptr = self._ptr, None
         if ptr is not None:
             lib.nr_actor_close(ptr)
             self._handle.actors.discard(self)
@@ -383,7 +385,7 @@ class Actor:
     def _forked(self) -> None:
         """In a forked child: nothing of the parent's is touched again."""
         self._ptr = None
-        self._lock = threading.RLock()
+        self._lock, self._alive = threading.RLock(), threading.RLock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
 
     def _refuse(self) -> None:

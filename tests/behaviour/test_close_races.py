@@ -100,6 +100,31 @@ def test_a_learner_closes_though_an_update_waits_for_a_server_that_is_mute(start
             assert other.update_priorities(keys, np.ones(5)).applied == 5
 
 
+def test_an_actor_is_told_a_version_though_its_flush_waits(start_server):
+    """As `parameters.fetch` does in another thread, which would wait as long as the flush."""
+    server = start_server(simple())
+    with netreplay.connect(server.url, auth="off") as replay, replay.actor("s") as actor:
+        keys = feed(actor, 5)
+        server.stop()
+        try:
+            actor.append(**{**ROW, "terminated": True})
+            actor.end(obs=ROW["obs"])
+            thread, found = began(lambda: actor.flush(PATIENCE))
+            begin = time.monotonic()
+            actor.set_version(7)
+            assert time.monotonic() - begin < 1
+            assert thread.is_alive()
+        finally:
+            server.go_on()
+        thread.join(PATIENCE)
+        assert found[0].shape == (1,)
+        feed(actor, 1)
+        with replay.learner("t", batch_size=200, timeout=PATIENCE) as learner:
+            batch = learner.sample()
+            assert set(batch["version"][np.isin(batch.keys, keys)].tolist()) == {0}
+            assert set(batch["version"].tolist()) == {0, 7}
+
+
 PREFETCHED = """
 import sys, netreplay
 with netreplay.connect(sys.argv[1], auth="off") as replay:
