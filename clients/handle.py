@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import Plan
-from netreplay.address import Address
+from netreplay.address import Address, host_port
 from netreplay.clients.arguments import seconds as checked_seconds
 from netreplay.clients.reasons import explain
-from netreplay.errors import Closed, Forked, NetreplayError, Status, Timeout
+from netreplay.errors import Closed, Forked, NetreplayError, SpecError, Status, Timeout
 
 if TYPE_CHECKING:
     from netreplay.clients.actor import Actor
@@ -142,9 +142,18 @@ class Handle:
             return status
 
     def fail(self, status: int, what: str, **fields: Any) -> None:
-        """Raises the exception of a status; a close from elsewhere is told as such."""
+        """Raises the exception of a status; a close from elsewhere and a server with another spec are told as such."""
         if status == Status.CLOSED:
             raise Closed(f"{what}: {self.address} was closed meanwhile")
+        if status == Status.BAD_CONFIG and self.address.scheme == "udp":
+            # What its session ends with when it meets another server; Python gives the C no other cause for it.
+            raise SpecError(
+                f"{what}: the server that answers at {host_port(self.address.host, self.address.port)} now has another "
+                "spec than the one connected to; close this connection and connect again",
+                status=Status.BAD_CONFIG,
+                path="spec",
+                **fields,
+            )
         check(status, what, **fields)
 
     def explain(self, what: str, blocked: Any, seconds: float) -> Timeout:

@@ -13,7 +13,7 @@ from serving import PATIENCE, wait_until
 from specs import simple
 
 import netreplay
-from netreplay import DataLossWarning
+from netreplay import DataLossWarning, SpecError
 
 ROW = {"action": 0, "reward": 0.0, "terminated": False, "truncated": False}
 
@@ -130,8 +130,17 @@ def test_a_server_with_another_spec_is_refused_and_named(server, replay):
     server.kill()
     server.config.write_text(simple(capacity=5000, observation='{dtype = "float32", shape = [5]}'))
     server.restart()
-    actor = replay.actor("s")
-    with pytest.raises(netreplay.NetreplayError):
-        feed(actor, 1)
-    with pytest.raises(netreplay.NetreplayError):
+    actor, learner = replay.actor("s"), replay.learner("t", batch_size=1)
+    for call in (
+        lambda: feed(actor, 1),
+        replay.tables,
+        replay.parameters.fetch,
+        lambda: learner.sample(timeout=PATIENCE),
+        lambda: learner.update_priorities([1], [1.0]),
+        lambda: replay.actor("s"),
+    ):
+        with pytest.raises(SpecError, match=r"now has another spec than the one connected to.*connect again") as caught:
+            call()
+        assert server.url.removeprefix("udp://") in str(caught.value)
+    with pytest.raises(SpecError, match="another spec"):
         actor.close()
