@@ -13,6 +13,7 @@ from netreplay.spec_toml import only, parse_bytes, parse_spec, read, refuse, tab
 
 POLLS = ("adaptive", "busy")
 MAX_SESSIONS = 65_536
+LEAST_DATAGRAM, MOST_DATAGRAM = 1200, 8972  # NR_MIN_DATAGRAM, NR_MAX_DATAGRAM
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ServerConfig:
     session_timeout: float = 60.0
     """seconds after which a silent client's place may be given away"""
     max_datagram: int = 0
-    """bytes of UDP payload offered to clients; 0: as much as the C takes"""
+    """bytes of UDP payload offered to clients; 1200 to 8972, or 0: as much as the C takes"""
     memory: int | None = None
     """bytes that all may take; None: what is available"""
 
@@ -63,9 +64,17 @@ def parse_server(value: Any) -> ServerConfig:
     for key in ("host",):
         if key in entries and (not isinstance(entries[key], str) or not entries[key]):
             raise refuse(f"server.{key}", entries[key], "is not an address to listen on")
-    for key, low, high in (("port", 0, 65_535), ("sessions", 1, MAX_SESSIONS), ("max_datagram", 0, 65_507)):
+    for key, low, high in (("port", 0, 65_535), ("sessions", 1, MAX_SESSIONS)):
         if key in entries:
             _whole(f"server.{key}", entries[key], low, high)
+    if "max_datagram" in entries:
+        size = entries["max_datagram"]
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise refuse("server.max_datagram", size, "is not a whole number")
+        if size != 0 and not LEAST_DATAGRAM <= size <= MOST_DATAGRAM:
+            raise refuse(
+                "server.max_datagram", size, f"is not 0, nor between {LEAST_DATAGRAM} and {MOST_DATAGRAM} (UDP payload)"
+            )
     if "memory" in entries:
         entries["memory"] = _whole("server.memory", parse_bytes("server.memory", entries["memory"]), 1, 2**62)
     if "session_timeout" in entries:

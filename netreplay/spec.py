@@ -23,8 +23,10 @@ MAX_WINDOW = 4096  # NR_MAX_WINDOW
 DEFAULT_IN_FLIGHT = 64
 MAX_STREAMS = 16_384
 MIN_STREAMS = 64
+LEAST_IN_FLIGHT = 4  # steps: one call of an actor must fit
 DEFAULT_LEASES = 8_192
 DEFAULT_SET_BYTES = 64 * 2**20
+MAX_SET_BYTES = 2**32 - 1 - 48  # offsets on the wire have 32 bits, and a message begins with its head
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}\Z")
 # What `append` and a batch call something else.
@@ -144,9 +146,9 @@ class StoreSpec:
         for name in self.action:
             if name in self.observation:
                 raise _refuse(f"action.{name}", name, "is an observation column too; names must differ")
-        for size in ("steps", "streams", "in_flight"):
+        for size, least in (("steps", 1), ("streams", 1), ("in_flight", LEAST_IN_FLIGHT)):
             if getattr(self, size) is not None:
-                _whole(size, getattr(self, size), 1, MAX_U32)
+                _whole(size, getattr(self, size), least, MAX_U32)
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class ParameterSpec:
     max_bytes: int = DEFAULT_SET_BYTES
 
     def __post_init__(self) -> None:
-        _whole("max_bytes", self.max_bytes, 1, 2**40)
+        _whole("max_bytes", self.max_bytes, 1, MAX_SET_BYTES)
 
 
 def _default_parameters() -> dict[str, ParameterSpec]:

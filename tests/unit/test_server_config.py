@@ -40,6 +40,10 @@ def test_flags_win_over_the_file():
         ({"auth": "on"}, "server.auth", "the only choice"),
         ({"sessions": 0}, "server.sessions", "0 is not between 1"),
         ({"session_timeout": "soon"}, "server.session_timeout", "'soon' is not a number of seconds"),
+        ({"max_datagram": 1199}, "server.max_datagram", "1199 is not 0, nor between 1200 and 8972"),
+        ({"max_datagram": 8973}, "server.max_datagram", "8973 is not 0, nor between 1200 and 8972"),
+        ({"max_datagram": -1}, "server.max_datagram", "-1 is not 0, nor between 1200 and 8972"),
+        ({"max_datagram": 1e3}, "server.max_datagram", "1000.0 is not a whole number"),
         ({"memory": "much"}, "server.memory", "'much' is not a size"),
         ({"threads": 3}, "server.threads", "is not known"),
     ],
@@ -49,6 +53,11 @@ def test_what_is_wrong_is_named(entries, path, complaint):
         parse_server(entries)
     assert caught.value.path == path
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1200, 8972])
+def test_datagrams_may_be_as_small_and_as_large_as_the_protocol_has_them(size):
+    assert parse_server({"max_datagram": size}).max_datagram == size
 
 
 def test_one_file_holds_spec_and_server(tmp_path):

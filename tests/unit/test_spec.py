@@ -74,6 +74,8 @@ REFUSED = [
     (simple(observation='{dtype = "uint8", size = 1}'), "store.s.observation.obs.size", "is not known"),
     (simple(store='action.obs = {dtype = "int8"}'), "store.s.action.obs", "names must differ"),
     (simple(store='action.reward = {dtype = "int8"}'), "store.s.action", "cannot name a column"),
+    (simple(store="in_flight = 3"), "store.s.in_flight", "3 is not between 4"),
+    (simple(more="[parameters.x]\nmax_bytes = '4 GiB'"), "parameters.x.max_bytes", "is not between 1 and 4294967247"),
     (simple(store="steps = 1"), "store.s.steps", "not one item would fit"),
     (simple(more="[parameters.x]\nmax_bytes = '5 parsecs'"), "parameters.x.max_bytes", "is not a size"),
     (simple(more='[store."a b"]\nobservation.x = {dtype = "int8"}'), "store", "'a b' is not a name"),
