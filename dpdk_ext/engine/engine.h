@@ -140,8 +140,9 @@ struct nr_item {
 enum { NR_ITEM_DEFAULT_PRIORITY = 1 }; /* the largest raw priority in the table when the item becomes drawable, 1.0 when empty */
 
 /* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* and NR_STREAM_GONE decides
- * the item: its number, and those skipped before it, are used up and a repeat answers NR_DUPLICATE (NR_BAD_PRIORITY where its priority is bad). *key is set for NR_OK,
- * else NR_KEY_NONE. The default priority is asked for before an item makes room. NR_NO_TABLE: none, or not over the stream's store. */
+ * the item: its number, and those skipped before it, are used up, and a repeat answers NR_DUPLICATE (NR_BAD_PRIORITY where its
+ * priority is bad). *key is set for NR_OK, else NR_KEY_NONE. The default priority is asked for before an item makes room.
+ * NR_NO_TABLE: none, or not over the stream's store. */
 int nr_item_insert(struct nr_engine *engine, uint32_t table, uint32_t handle, uint32_t owner, const struct nr_item *item,
                    uint64_t now, uint64_t *key, struct nr_wait *wait);
 
