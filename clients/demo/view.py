@@ -19,6 +19,8 @@ from netreplay.memory import human as human_bytes
 
 LINE_SECONDS = 5.0
 _WIDTH = 80
+_ROWS = 21
+"""of the terminal that everything but actors and events takes"""
 _EVENTS = 4
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 40  # evaluations shown
@@ -93,15 +95,17 @@ class LiveView:
             self._draw()
 
     def _draw(self) -> None:
-        self._live.update(panel(self._record, min(self._live.console.width, _WIDTH)), refresh=True)
+        size = self._live.console.size
+        width, events = min(size.width, _WIDTH), max(1, size.height - _ROWS - self._record.config.actors)
+        self._live.update(panel(self._record, width, events), refresh=True)
 
 
-def panel(record: Record, width: int = _WIDTH) -> RenderableType:
-    """Everything at once, `width` characters wide."""
+def panel(record: Record, width: int = _WIDTH, events: int = _EVENTS) -> RenderableType:
+    """Everything at once, `width` characters wide, with the latest `events`."""
     parts: list[RenderableType] = [_time(record), Text(), _processes(record), Text(), _rates(record), Text()]
     parts += [_latencies(record), Text(), _learning(record)]
     if record.events:
-        parts += [Text(), *(_event(seconds, text, width) for seconds, text in record.events[-_EVENTS:])]
+        parts += [Text(), *(_event(seconds, text, width) for seconds, text in record.events[-events:])]
     title = f"netreplay demo · {record.config.environment} · seed {record.config.seed}"
     return Panel(Group(*parts), title=title, width=width, padding=(0, 1), border_style="cyan")
 
