@@ -147,16 +147,17 @@ def test_a_wire_narrower_than_the_clients_own_link_is_found_out(
 # ---- A bad wire ----
 
 
-def drop_by_chance(network: Network) -> Callable[[], int]:
-    """Both hosts' kernels lose LOST_SHARE of what comes in; answers how to read how many. Skips where they cannot."""
+def drop_by_chance(network: Network) -> Callable[[], int] | None:
+    """Both hosts' kernels lose LOST_SHARE of what comes in; answers how to read how many. None where they cannot."""
     rule = ["-i", "eth0", "-p", "udp", "-m", "statistic", "--mode", "random", "--probability"]
     if not shutil.which("iptables"):
-        pytest.skip("no iptables here")
+        return None
     for host in (network.server, network.client):
         command = [*host.within, "iptables", "-w", "-A", "INPUT", *rule, str(LOST_SHARE), "-j", "DROP"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode != 0:
-            pytest.skip(f"no statistic match for iptables in this kernel: {done.stderr.strip()}")
+            print(f"no statistic match for iptables in this kernel: {done.stderr.strip()}")
+            return None
 
     def dropped() -> int:
         listed = [host.do("iptables", "-w", "-nvxL", "INPUT") for host in (network.server, network.client)]
@@ -192,7 +193,7 @@ def test_through_loss_everything_is_stored_exactly_once(
     dropped = None
     if by == "iptables":
         dropped = drop_by_chance(network)
-    else:
+    if dropped is None:  # also where the kernel cannot lose anything
         url = forward_badly(network, server, resources)
     actor, learner = start("actor", url, count), start("learner", url)
     inserted = actor.hear("inserted")
