@@ -23,7 +23,11 @@ from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeou
 MOST_ROWS = 2**20
 """of one batch, as the C takes them"""
 MOST_PARTS_AHEAD = 32
-"""draws of up to 256 rows that one learner may have on their way ahead; a session keeps 64 open for all its learners"""
+"""draws of up to 256 rows that one learner may want ahead: prefetch * ceil(batch_size / 256).
+
+A session has 11 places for draws, 8 of them for what is fetched ahead. What does not fit waits in the client and is
+drawn later: when a place is free, not when it was requested.
+"""
 
 _OK, _PENDING = int(Status.OK), int(Status.PENDING)
 _PART = int(lib.NR_SAMPLE_PART)
@@ -61,8 +65,8 @@ class Learner:
         fits = MOST_PARTS_AHEAD // -(-batch_size // _PART)
         if handle.address.scheme == "udp" and prefetch > fits:
             raise BadCountError(
-                f"prefetch: {prefetch} batches of {batch_size} are more than a server keeps on their way for one "
-                f"learner; the largest prefetch of this batch_size is {fits}",
+                f"prefetch: {prefetch} batches of {batch_size} are more than one learner may want ahead "
+                f"({MOST_PARTS_AHEAD} draws of {_PART}); the largest prefetch of this batch_size is {fits}",
                 field="prefetch",
                 value=prefetch,
             )
@@ -91,7 +95,8 @@ class Learner:
     # ---- sampling ----
 
     def sample(self, timeout: float | None = None) -> Batch:
-        """The next batch; with prefetch, drawn when it was requested. Taking it commits its draws.
+        """The next batch; with prefetch, drawn when it was requested, or later if no place was free then
+        (MOST_PARTS_AHEAD). Taking it commits its draws.
 
         Waits at most `timeout` seconds (the learner's, by default for ever; after each 10 s the log says why) and then
         raises the Timeout that says why: LimiterTimeout, EmptyTimeout, LeasesTimeout, or no answer. 0 tries once.
