@@ -59,7 +59,7 @@ class TableInfo(NamedTuple):
     min_leaf: int
     """least positive leaf"""
     max_priority: float
-    """largest raw priority; the default of new items (1.0 when empty)"""
+    """largest raw priority, the default of new items; 0 when empty, and the default is 1.0 then"""
     steps: int
     """steps of its store in use"""
     steps_capacity: int
