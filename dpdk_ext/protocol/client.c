@@ -24,7 +24,7 @@ struct nr_client *nr_client_create(const struct nr_client_config *config, int *s
     return client;
 }
 
-static void destroy_list(struct nr_client *client, struct nr_request *list, bool release)
+static void destroy_list(struct nr_request *list, bool release)
 {
     for (struct nr_request *next; list != NULL; list = next) {
         next = list->next;
@@ -36,7 +36,6 @@ static void destroy_list(struct nr_client *client, struct nr_request *list, bool
         free(list->pull.arrived);
         free(list);
     }
-    (void)client;
 }
 
 void nr_client_destroy(struct nr_client *client)
@@ -47,13 +46,13 @@ void nr_client_destroy(struct nr_client *client)
         struct nr_request *request = client->slots[s].request;
         if (request != NULL) {
             request->next = NULL;
-            destroy_list(client, request, true);
+            destroy_list(request, true);
         }
     }
-    destroy_list(client, client->stateless, true);
+    destroy_list(client->stateless, true);
     for (int class = 0; class < NR_CLASSES; class++)
-        destroy_list(client, client->queue[class].first, true);
-    destroy_list(client, client->free, false);
+        destroy_list(client->queue[class].first, true);
+    destroy_list(client->free, false);
     for (uint32_t set = 0; set < NR_MAX_SETS; set++)
         free(client->saved[set].bytes);
     for (uint32_t s = 0; s < client->stream_count; s++)

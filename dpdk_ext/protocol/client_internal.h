@@ -231,7 +231,6 @@ struct nr_client {
     uint64_t age;
     uint32_t publication;
     struct nr_saved saved[NR_MAX_SETS];
-    uint32_t read_turn; /* slot whose message is served first */
 
     /* inserts */
     struct nr_logged *log;
