@@ -64,23 +64,32 @@ def way_out(system_error: int) -> str:
     return f"{os.strerror(system_error)}; {_WAYS_OUT.get(system_error, 'see the system message')}"
 
 
-def _appliance_config(config: ServerConfig, host: Any) -> Any:
+def _appliance_config(config: ServerConfig) -> Any:
     made = ffi.new("struct nr_appliance_config *")
-    made.host, made.port, made.sessions = host, config.port, config.sessions
-    made.poll = lib.NR_POLL_BUSY if config.poll == "busy" else lib.NR_POLL_ADAPTIVE
+    made.sessions, made.busy = config.sessions, config.poll == "busy"
     made.session_ns, made.max_datagram = int(config.session_timeout * 1e9), config.max_datagram
     return made
 
 
-def _cannot_listen(config: ServerConfig, status: int, system_error: int) -> NetreplayError:
-    where = host_port(config.host, config.port)
-    if status == lib.NR_BAD_ADDRESS:
+def _cannot_listen(where: str, error: int) -> NetreplayError:
+    """`error`: of the C, a negative errno."""
+    if error == -errno.ENOMEM:
+        return error_for(lib.NR_NO_MEMORY, f"{where}: cannot listen")
+    if error in (-errno.ENOENT, -errno.EAGAIN, -errno.EINVAL):
         return BadAddressError(f"{where}: no such address or name to listen on", value=where)
-    if status == lib.NR_SYSTEM:
-        error = SystemRefusedError(f"{where}: cannot listen: {way_out(system_error)}")
-        error.errno = system_error
-        return error
-    return error_for(status or lib.NR_NO_MEMORY, f"{where}: cannot serve")
+    refused = SystemRefusedError(f"{where}: cannot listen: {way_out(-error)}")
+    refused.errno = -error
+    return refused
+
+
+def _listen_udp(config: ServerConfig) -> tuple[Any, int]:
+    """The packet I/O and its port."""
+    error, bound = ffi.new("int *"), ffi.new("uint16_t *")
+    host = ffi.new("char[]", config.host.encode())
+    io = lib.nr_binding_listen_udp(host, config.port, config.max_datagram, bound, error)
+    if io == ffi.NULL:
+        raise _cannot_listen(host_port(config.host, config.port), error[0])
+    return io, int(bound[0])
 
 
 class Server:
@@ -90,21 +99,27 @@ class Server:
         self._ptr: Any = None
         self.plan: Plan = plan(spec)
         self.config = config
-        host = ffi.new("char[]", config.host.encode())
-        made = _appliance_config(config, host)
+        made = _appliance_config(config)
         self.session_bytes = int(lib.nr_appliance_session_bytes(made))
         """bytes beside the engine"""
         engine, self.engine_bytes = create(self.plan, limit=config.memory, beside=self.session_bytes)
-        status, system_error = ffi.new("int *"), ffi.new("int *")
-        text = ffi.new("char[]", self.plan.spec.to_json().encode())
-        ptr = lib.nr_appliance_open(engine, self.plan.config, text, made, status, system_error)
-        if ptr == ffi.NULL:
+        try:
+            io, self.port = _listen_udp(config)
+        except BaseException:
             lib.nr_engine_destroy(engine)
-            raise _cannot_listen(config, status[0], system_error[0])
+            raise
+        links = ffi.new("struct nr_packet_io *[]", [io])
+        made.io, made.links = links, len(links)
+        status = ffi.new("int *")
+        text = ffi.new("char[]", self.plan.spec.to_json().encode())
+        ptr = lib.nr_appliance_open(engine, self.plan.config, text, made, status)
+        if ptr == ffi.NULL:
+            lib.nr_io_close(io)
+            lib.nr_engine_destroy(engine)
+            raise error_for(status[0] or lib.NR_NO_MEMORY, f"{self.url}: cannot serve")
         self._ptr = ptr
         self._thread: threading.Thread | None = None
         self._status = 0
-        self.port = int(lib.nr_appliance_port(ptr))
 
     @property
     def url(self) -> str:

@@ -2,8 +2,23 @@
 #include "engine/engine.h"
 #include "engine/status.h"
 #include "engine/version.h"
+#include "io/udp.h"
 #include "loop/appliance.h"
 #include "testing/forwarder.h"
+
+/* nr_udp_listen, and the port that it got. *error is a negative errno. */
+static struct nr_packet_io *nr_binding_listen_udp(const char *host, uint16_t port, uint32_t max_payload, uint16_t *bound,
+                                                  int *error)
+{
+    struct nr_packet_io *io = nr_udp_listen(&(struct nr_udp_config){.host = host, .port = port, .max_payload = max_payload}, error);
+    struct nr_udp_info info;
+
+    if (io != NULL) {
+        nr_udp_info(io, &info);
+        *bound = nr_peer_port(&info.local);
+    }
+    return io;
+}
 
 /* What users call most, in one crossing each. struct nr_binding belongs to one actor; its fields are answers. */
 

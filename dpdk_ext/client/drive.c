@@ -42,6 +42,14 @@ int nr_drive_open(struct nr_network *network, struct nr_packet_io *io, bool busy
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&network->work, &attributes);
     pthread_condattr_destroy(&attributes);
+    int error;
+
+    network->waiter = nr_waiter_open(&io, 1, &error);
+    if (network->waiter == NULL) {
+        free(network->arena);
+        pthread_cond_destroy(&network->work);
+        return NR_NO_MEMORY;
+    }
     network->io = io;
     network->busy = busy;
     network->outbox = (struct nr_outbox){.tx = network->tx,
@@ -57,6 +65,7 @@ void nr_drive_close(struct nr_network *network)
 {
     if (network->begun)
         pthread_join(network->thread, NULL);
+    nr_waiter_close(network->waiter);
     nr_io_close(network->io);
     pthread_cond_destroy(&network->work);
     free(network->arena);
@@ -64,7 +73,7 @@ void nr_drive_close(struct nr_network *network)
 
 void nr_drive_wake(struct nr_network *network)
 {
-    nr_io_wake(network->io);
+    nr_waiter_wake(network->waiter);
     pthread_cond_broadcast(&network->work);
     nr_notify(&network->replay);
 }
@@ -149,7 +158,7 @@ static void sleep_in_kernel(struct nr_network *network, uint64_t now, uint64_t u
     network->sleeping = true;
     network->sleep_until = until;
     pthread_mutex_unlock(&replay->mutex);
-    nr_io_wait(network->io, until == UINT64_MAX ? NR_IO_FOREVER : until - now);
+    nr_waiter_wait(network->waiter, until == UINT64_MAX ? NR_WAIT_FOREVER : until - now);
     pthread_mutex_lock(&replay->mutex);
     network->sleeping = false;
     nr_notify(replay); /* one that waits for the place */
@@ -195,7 +204,7 @@ void nr_drive_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
         else
             give_way(replay);
     } else if (network->sleeping) { /* the progress thread: it leaves the place to us */
-        nr_io_wake(network->io);
+        nr_waiter_wake(network->waiter);
         nr_sleep(replay, until);
     } else {
         sleep_in_kernel(network, now, until);
@@ -291,7 +300,7 @@ void nr_drive_leave(struct nr_replay *replay)
     if (atomic_load_explicit(&replay->closed, memory_order_relaxed))
         return;
     if (network->sleeping && network->wakeup < network->sleep_until)
-        nr_io_wake(network->io); /* something is due before it would wake */
+        nr_waiter_wake(network->waiter); /* something is due before it would wake */
     if (!network->begun) {
         if (nr_client_busy(network->client))
             begin(network);

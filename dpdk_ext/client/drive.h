@@ -8,6 +8,7 @@
 #define NR_CLIENT_DRIVE_H
 
 #include "../io/packet_io.h"
+#include "../io/waiter.h"
 #include "../protocol/client.h"
 #include "runtime.h"
 
@@ -17,18 +18,19 @@ struct nr_network {
     struct nr_replay replay; /* first */
     struct nr_client *client;
     struct nr_packet_io *io;
+    struct nr_waiter *waiter; /* on it */
     bool busy;            /* enum nr_poll: spin instead of sleeping */
     bool waiting;         /* a caller drives and has given up the mutex */
-    bool sleeping;        /* a thread is in nr_io_wait */
+    bool sleeping;        /* a thread is in nr_waiter_wait */
     bool begun;           /* the progress thread was started */
     bool parked;          /* it sleeps until it is signalled */
     bool flowing;         /* the last sign of life was a datagram, not the beginning of a call */
-    bool slept;           /* a caller has slept in nr_io_wait since a datagram came */
+    bool slept;           /* a caller has slept in nr_waiter_wait since a datagram came */
     uint32_t misses;      /* answers in a row that came soon, but only after a sleep */
     uint32_t waits;       /* answers to callers */
     uint32_t outstanding; /* datagrams sent and unanswered */
     uint64_t wakeup;      /* when nr_client_send is due, ns; UINT64_MAX: never */
-    uint64_t sleep_until; /* until when the thread in nr_io_wait sleeps, ns */
+    uint64_t sleep_until; /* until when the thread in nr_waiter_wait sleeps, ns */
     uint64_t tick;        /* until when the progress thread sleeps, ns */
     uint64_t active;      /* when a call last began, or a datagram came, ns */
     uint64_t called;      /* when a call last began or waited, ns */

@@ -1,9 +1,9 @@
 /*
  * Packet I/O: UDP payloads in and out, to and from opaque peers.
  *
- * Everything above this line (protocol, server loop, clients) is the same on kernel sockets and on DPDK ports. One
- * thread, the owner, calls every function on an nr_packet_io except nr_io_wake(), which any thread or signal handler
- * may call until close. Nothing here allocates after creation.
+ * Everything above this line (protocol, server loop, clients) is the same on kernel sockets, on shared memory and on DPDK ports.
+ * One thread at a time calls these functions: the owner, or whoever holds the owner's mutex. The exceptions are nr_io_arm() and
+ * nr_io_disarm(), which the one thread that is about to sleep (waiter.h) calls beside them. Nothing here allocates after creation.
  */
 #ifndef NR_IO_PACKET_IO_H
 #define NR_IO_PACKET_IO_H
@@ -15,25 +15,24 @@
 #include "../protocol/datagram.h"
 #include "../protocol/wire.h"
 
-/* nr_io_wait() without an end. */
-#define NR_IO_FOREVER UINT64_MAX
 /* Room for the longest text of a peer, terminator included: "[v6 address%scope]:port". */
 #define NR_PEER_TEXT 72
 
 /*
- * What nr_peer.bytes hold; for implementations of packet I/O only: [0] 4 or 6, [1] zero, [2..3] port (network order), [4..7] or
- * [4..19] address, IPv6: [20..23] scope (host order). Bytes beyond `length` are zero. A length of zero is no peer.
+ * What nr_peer.bytes hold; for implementations of packet I/O only: [0] family: 4, 6 or NR_PEER_LOCAL, [1] the link: which of the
+ * loop's ios it came by (set and read by the loop alone), [2..3] port (network order) or index of the device, [4..7] or [4..19]
+ * address or identity, IPv6: [20..23] scope (host order). Bytes beyond `length` say how to reach the peer, not who it is: a MAC on
+ * Ethernet, else zero. A length of zero is no peer.
  */
 #define NR_PEER_LENGTH_IP4 8
 #define NR_PEER_LENGTH_IP6 24
+#define NR_PEER_LENGTH_LOCAL 20
+#define NR_PEER_LOCAL 1 /* family: a client of this host that shares memory */
+#define NR_PEER_LINK 1  /* index of the byte that holds the link */
 
 /* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped).
  */
 typedef void (*nr_sent_fn)(void *context, uint64_t token);
-
-/* nr_io_wait() results, ORed; zero means that time ran out, a signal came, or the wake-up was spurious. */
-#define NR_IO_READABLE 1
-#define NR_IO_WOKEN 2
 
 /* What passed, since creation. Written by the owner only; others may read a slightly old value. */
 struct nr_io_counters {
@@ -58,9 +57,11 @@ struct nr_packet_io;
 struct nr_packet_io_ops {
     uint32_t (*receive_burst)(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max);
     uint32_t (*send_burst)(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count);
-    int (*wait)(struct nr_packet_io *io, uint64_t timeout_ns);
-    void (*wake)(struct nr_packet_io *io);
+    int (*descriptor)(struct nr_packet_io *io);
+    bool (*arm)(struct nr_packet_io *io);    /* NULL: the descriptor tells of everything, always */
+    void (*disarm)(struct nr_packet_io *io); /* NULL where arm is */
     uint32_t (*max_payload)(struct nr_packet_io *io);
+    uint32_t (*receive_capacity)(struct nr_packet_io *io);
     void (*close)(struct nr_packet_io *io);
 };
 
@@ -89,17 +90,26 @@ static inline uint32_t nr_io_send_burst(struct nr_packet_io *io, const struct nr
     return io->ops->send_burst(io, tx, count);
 }
 
-/* Sleeps until a datagram or a report waits, nr_io_wake() was called since the last wait, or the time is over.
- * NR_IO_READABLE and NR_IO_WOKEN bits. */
-static inline int nr_io_wait(struct nr_packet_io *io, uint64_t timeout_ns)
+/*
+ * A descriptor, the same for life, that is readable while a datagram or a report may wait, or there is other work for
+ * receive_burst; on ios with `arm` only once armed. -1: there is none, the io must be polled.
+ */
+static inline int nr_io_descriptor(struct nr_packet_io *io)
 {
-    return io->ops->wait(io, timeout_ns);
+    return io->ops->descriptor(io);
 }
 
-/* Ends the present or else the next nr_io_wait(). From any thread or signal handler; cheap when nobody sleeps. */
-static inline void nr_io_wake(struct nr_packet_io *io)
+/* Before a sleep on the descriptor: asks to be told. True when something waits already: then do not sleep. */
+static inline bool nr_io_arm(struct nr_packet_io *io)
 {
-    io->ops->wake(io);
+    return io->ops->arm != NULL && io->ops->arm(io);
+}
+
+/* After the sleep, also one that arm prevented: nobody needs to be told any more. */
+static inline void nr_io_disarm(struct nr_packet_io *io)
+{
+    if (io->ops->disarm != NULL)
+        io->ops->disarm(io);
 }
 
 /* The largest payload in bytes that the path takes now. May be a system call: ask at set-up and when send_too_long
@@ -107,6 +117,15 @@ static inline void nr_io_wake(struct nr_packet_io *io)
 static inline uint32_t nr_io_max_payload(struct nr_packet_io *io)
 {
     return io->ops->max_payload(io);
+}
+
+/*
+ * Datagrams of the largest size that may wait to be received before some are lost, from all peers together; UINT32_MAX where none
+ * is lost, as senders are held back. Credits are reckoned from it.
+ */
+static inline uint32_t nr_io_receive_capacity(struct nr_packet_io *io)
+{
+    return io->ops->receive_capacity(io);
 }
 
 /* Frees everything, after the last `sent` call. No thread may be in any function of this io. NULL is allowed. */

@@ -1,12 +1,8 @@
 #include "udp.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "address.h"
@@ -16,14 +12,13 @@
 #define IP4_HEADER 20
 #define IP6_HEADER 40
 
-/* Who may need a wake-up: nobody; one that sleeps (write the eventfd); one that has been woken and not yet said so. */
-enum { AWAKE, SLEEPING, WOKEN };
+/* Bytes that the kernel accounts for a waiting datagram besides its payload, about. */
+#define SOCKET_OVERHEAD 2048
 
 struct udp {
     struct nr_packet_io io; /* first: the shared part */
 
     int fd;              /* the socket */
-    int wake_fd;         /* eventfd, written only while the owner sleeps */
     int family;          /* AF_INET or AF_INET6, of the socket */
     bool connected;      /* send without addresses, one peer only */
     uint32_t rx_flags;   /* NR_RX_* that every datagram gets */
@@ -31,8 +26,6 @@ struct udp {
     uint32_t window;     /* datagrams that the next receive asks for: see receive_burst */
     struct nr_peer peer; /* the one that it is connected to */
     struct nr_peer local;
-
-    _Alignas(64) _Atomic int wakefulness; /* AWAKE, SLEEPING, WOKEN; on a line of its own, other threads write it */
 
     _Alignas(64) struct mmsghdr rx_message[NR_UDP_BURST];
     struct iovec rx_vector[NR_UDP_BURST];
@@ -252,44 +245,9 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
     return count;
 }
 
-static int wait_io(struct nr_packet_io *io, uint64_t timeout_ns)
+static int descriptor(struct nr_packet_io *io)
 {
-    struct udp *udp = (struct udp *)io;
-    struct pollfd fds[2] = {{.fd = udp->fd, .events = POLLIN}, {.fd = udp->wake_fd, .events = POLLIN}};
-    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
-    int result = 0;
-    int awake = AWAKE;
-
-    if (!atomic_compare_exchange_strong(&udp->wakefulness, &awake, SLEEPING)) {
-        atomic_store(&udp->wakefulness, AWAKE);
-        return NR_IO_WOKEN;
-    }
-    if (ppoll(fds, 2, timeout_ns == NR_IO_FOREVER ? NULL : &timeout, NULL) > 0) {
-        if (fds[0].revents != 0)
-            result |= NR_IO_READABLE;
-        if (fds[1].revents != 0) {
-            uint64_t ignored;
-
-            /* May be the late write of a wake-up that was already reported: then the result can be 0. */
-            (void)!read(udp->wake_fd, &ignored, sizeof(ignored));
-        }
-    }
-    if (atomic_exchange(&udp->wakefulness, AWAKE) == WOKEN)
-        result |= NR_IO_WOKEN;
-    return result;
-}
-
-static void wake_io(struct nr_packet_io *io)
-{
-    struct udp *udp = (struct udp *)io;
-
-    if (atomic_exchange(&udp->wakefulness, WOKEN) == SLEEPING) {
-        const uint64_t one = 1;
-        int saved = errno; /* a signal handler may be calling */
-
-        (void)!write(udp->wake_fd, &one, sizeof(one));
-        errno = saved;
-    }
+    return ((struct udp *)io)->fd;
 }
 
 static uint32_t max_payload(struct nr_packet_io *io)
@@ -310,23 +268,32 @@ static uint32_t max_payload(struct nr_packet_io *io)
     return payload;
 }
 
+static uint32_t receive_capacity(struct nr_packet_io *io)
+{
+    struct udp *udp = (struct udp *)io;
+    int bytes = 0;
+    socklen_t length = sizeof(bytes);
+
+    if (getsockopt(udp->fd, SOL_SOCKET, SO_RCVBUF, &bytes, &length) != 0)
+        bytes = 0;
+    return (uint32_t)bytes / (udp->clamp + SOCKET_OVERHEAD);
+}
+
 static void close_io(struct nr_packet_io *io)
 {
     struct udp *udp = (struct udp *)io;
 
     if (udp->fd >= 0)
         close(udp->fd);
-    if (udp->wake_fd >= 0)
-        close(udp->wake_fd);
     free(udp);
 }
 
 static const struct nr_packet_io_ops udp_ops = {
     .receive_burst = receive_burst,
     .send_burst = send_burst,
-    .wait = wait_io,
-    .wake = wake_io,
+    .descriptor = descriptor,
     .max_payload = max_payload,
+    .receive_capacity = receive_capacity,
     .close = close_io,
 };
 
@@ -374,7 +341,6 @@ static struct nr_packet_io *open_io(const struct nr_udp_config *config, bool con
     udp->io.ops = &udp_ops;
     udp->io.sent = config->sent != NULL ? config->sent : sent_to_nobody;
     udp->io.sent_context = config->sent_context;
-    udp->wake_fd = -1;
     udp->connected = connected;
     udp->rx_flags = config->checksum_unverified ? 0 : NR_RX_CHECKSUM_VERIFIED;
     udp->clamp = config->max_payload != 0 && config->max_payload < NR_MAX_DATAGRAM ? config->max_payload : NR_MAX_DATAGRAM;
@@ -390,9 +356,8 @@ static struct nr_packet_io *open_io(const struct nr_udp_config *config, bool con
         nr_address_to_peer(&address, &udp->peer);
     nr_address_buffers(udp->fd, wanted > INT32_MAX / 2 ? INT32_MAX / 2 : (int)wanted,
                        wanted > INT32_MAX / 2 ? INT32_MAX / 2 : (int)wanted);
-    udp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     socklen_t length = sizeof(address);
-    if (udp->wake_fd < 0 || getsockname(udp->fd, &address.any, &length) < 0) {
+    if (getsockname(udp->fd, &address.any, &length) < 0) {
         *error = -errno;
         close_io(&udp->io);
         return NULL;

@@ -1,6 +1,5 @@
 #include "appliance.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -8,7 +7,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "../io/udp.h"
+#include "../io/waiter.h"
 #include "../protocol/server.h"
 
 enum {
@@ -22,7 +21,6 @@ enum {
     SLEEP_NS = 100 * MILLISECOND,   /* at most, so that dead sessions are swept */
     SWEEP_NS = MILLISECOND,
     SHOW_NS = 20 * MILLISECOND,     /* between two copies for other threads */
-    SOCKET_OVERHEAD = 2048,         /* bytes that the kernel accounts for a datagram besides its payload, about */
 };
 static_assert(sizeof(struct nr_appliance_counters) % 8 == 0, "shown word by word");
 
@@ -36,13 +34,14 @@ struct shown {
 struct nr_appliance {
     struct nr_engine *engine; /* owned */
     struct nr_server *server;
-    struct nr_packet_io *io;
+    struct nr_packet_io *io[NR_APPLIANCE_LINKS]; /* owned */
+    struct nr_waiter *waiter; /* on them */
+    uint32_t links;      /* entries of io */
     struct shown *shown; /* struct nr_appliance_counters, then struct nr_table_info of each table */
     uint64_t *scratch;   /* the next of the same */
     uint8_t *arena;
     uint32_t tables;
     bool busy;           /* polls for ever */
-    uint16_t port;
     uint64_t session_bytes;
 
     uint64_t last;   /* ns, when the last datagram came */
@@ -89,8 +88,14 @@ static void flush(struct nr_outbox *outbox)
     uint64_t now = clock_ns();
     for (uint32_t i = 0; i < outbox->count; i++)
         stamp_residence(outbox->arena + (size_t)i * outbox->stride, outbox->tx[i].length, now);
-    uint32_t sent = nr_io_send_burst(appliance->io, outbox->tx, outbox->count);
-    appliance->counters.dropped_out += outbox->count - sent; /* the client asks again */
+    for (uint32_t first = 0, last; first < outbox->count; first = last) {
+        uint8_t link = outbox->tx[first].peer.bytes[NR_PEER_LINK];
+
+        for (last = first + 1; last < outbox->count && outbox->tx[last].peer.bytes[NR_PEER_LINK] == link; last++)
+            ;
+        uint32_t sent = nr_io_send_burst(appliance->io[link], outbox->tx + first, last - first);
+        appliance->counters.dropped_out += last - first - sent; /* the client asks again */
+    }
     outbox->count = 0;
 }
 
@@ -106,8 +111,11 @@ static void collect(struct nr_appliance *appliance, struct nr_appliance_counters
     counters->datagrams_out = server.datagrams_out;
     counters->bytes_in = server.bytes_in;
     counters->bytes_out = server.bytes_out;
-    counters->dropped_out += appliance->io->counters.send_dropped;
-    counters->malformed = server.malformed + appliance->io->counters.receive_truncated;
+    counters->malformed = server.malformed;
+    for (uint32_t link = 0; link < appliance->links; link++) {
+        counters->dropped_out += appliance->io[link]->counters.send_dropped;
+        counters->malformed += appliance->io[link]->counters.receive_truncated;
+    }
     counters->bad_version = server.bad_version;
     counters->no_session = server.no_session;
     counters->wrong_peer = server.wrong_peer;
@@ -177,20 +185,19 @@ int nr_appliance_table(const struct nr_appliance *appliance, uint32_t table, str
 
 /* ---- The loop ---- */
 
-/* Handles what has come. False when nothing had. */
-static bool work(struct nr_appliance *appliance)
+/* Handles what has come by one link. False when nothing had. */
+static bool work_on(struct nr_appliance *appliance, uint32_t link)
 {
-    uint32_t count = nr_io_receive_burst(appliance->io, appliance->rx, BURST);
+    uint32_t count = nr_io_receive_burst(appliance->io[link], appliance->rx, BURST);
 
-    appliance->counters.polls++;
-    if (count == 0) {
-        appliance->counters.empty_polls++;
+    if (count == 0)
         return false;
-    }
     uint64_t now = clock_ns();
     appliance->counters.idle_ns += now - appliance->since;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        appliance->rx[i].peer.bytes[NR_PEER_LINK] = (uint8_t)link;
         nr_server_receive(appliance->server, &appliance->rx[i], now, &appliance->outbox);
+    }
     flush(&appliance->outbox);
     uint64_t end = clock_ns();
     appliance->counters.busy_ns += end - now;
@@ -198,6 +205,18 @@ static bool work(struct nr_appliance *appliance)
         appliance->counters.longest_quantum_ns = end - now;
     appliance->last = appliance->since = end;
     return true;
+}
+
+/* One look at every link. False when nothing had come. */
+static bool work(struct nr_appliance *appliance)
+{
+    bool worked = false;
+
+    for (uint32_t link = 0; link < appliance->links; link++)
+        worked |= work_on(appliance, link);
+    appliance->counters.polls++;
+    appliance->counters.empty_polls += !worked;
+    return worked;
 }
 
 /* What is done now and then, whether datagrams come or not. */
@@ -225,7 +244,7 @@ static void idle(struct nr_appliance *appliance, uint64_t now)
     } else {
         if (appliance->showed < appliance->last)
             show(appliance, now);
-        nr_io_wait(appliance->io, SLEEP_NS);
+        nr_waiter_wait(appliance->waiter, SLEEP_NS);
     }
 }
 
@@ -252,7 +271,7 @@ int nr_appliance_run(struct nr_appliance *appliance)
 void nr_appliance_stop(struct nr_appliance *appliance)
 {
     atomic_store_explicit(&appliance->stopping, true, memory_order_relaxed);
-    nr_io_wake(appliance->io);
+    nr_waiter_wake(appliance->waiter);
 }
 
 /* ---- Opening and closing ---- */
@@ -275,25 +294,22 @@ uint64_t nr_appliance_session_bytes(const struct nr_appliance_config *config)
     return nr_server_bytes(&server);
 }
 
-static int listen_status(int error, int *system_error)
-{
-    if (error == -ENOMEM)
-        return NR_NO_MEMORY;
-    if (error == -ENOENT || error == -EAGAIN || error == -EINVAL)
-        return NR_BAD_ADDRESS;
-    *system_error = -error;
-    return NR_SYSTEM;
-}
-
 static int open_server(struct nr_appliance *appliance, const struct nr_engine_config *engine_config, const char *spec,
-                       const struct nr_appliance_config *config, const struct nr_udp_info *info)
+                       const struct nr_appliance_config *config)
 {
     struct nr_server_config server = server_config(config);
     int status;
 
+    server.receive_buffer = UINT32_MAX;
+    for (uint32_t link = 0; link < config->links; link++) {
+        uint32_t capacity = nr_io_receive_capacity(config->io[link]);
+
+        if (capacity < server.receive_buffer)
+            server.receive_buffer = capacity;
+    }
+
     server.spec = spec;
     server.start_seconds = engine_config->start_seconds;
-    server.receive_buffer = info->receive_buffer / (server.max_datagram + SOCKET_OVERHEAD);
     while (server.incarnation == 0)
         if (getrandom(&server.incarnation, sizeof(server.incarnation), 0) != sizeof(server.incarnation))
             server.incarnation = clock_ns();
@@ -320,7 +336,7 @@ static int open_memory(struct nr_appliance *appliance)
 static void dispose(struct nr_appliance *appliance)
 {
     nr_server_destroy(appliance->server);
-    nr_io_close(appliance->io);
+    nr_waiter_close(appliance->waiter);
     free(appliance->shown);
     free(appliance->scratch);
     free(appliance->arena);
@@ -328,31 +344,28 @@ static void dispose(struct nr_appliance *appliance)
 }
 
 struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr_engine_config *engine_config, const char *spec,
-                                       const struct nr_appliance_config *config, int *status, int *system_error)
+                                       const struct nr_appliance_config *config, int *status)
 {
-    struct nr_appliance *appliance = aligned_alloc(64, (sizeof(*appliance) + 63) / 64 * 64);
-    struct nr_udp_info info;
+    struct nr_appliance *appliance;
     int error;
 
-    *system_error = 0;
+    *status = NR_BAD_CONFIG;
+    if (config->links == 0 || config->links > NR_APPLIANCE_LINKS)
+        return NULL;
     *status = NR_NO_MEMORY;
+    appliance = aligned_alloc(64, (sizeof(*appliance) + 63) / 64 * 64);
     if (appliance == NULL)
         return NULL;
     memset(appliance, 0, sizeof(*appliance));
     appliance->engine = engine;
     appliance->tables = nr_engine_table_count(engine);
-    appliance->busy = config->poll == 1;
+    appliance->busy = config->busy;
+    appliance->links = config->links;
+    memcpy(appliance->io, config->io, config->links * sizeof(struct nr_packet_io *));
     *status = open_memory(appliance);
     if (*status == NR_OK) {
-        appliance->io = nr_udp_listen(
-            &(struct nr_udp_config){.host = config->host, .port = config->port, .max_payload = datagram_limit(config)}, &error);
-        if (appliance->io == NULL)
-            *status = listen_status(error, system_error);
-    }
-    if (*status == NR_OK) {
-        nr_udp_info(appliance->io, &info);
-        appliance->port = nr_peer_port(&info.local);
-        *status = open_server(appliance, engine_config, spec, config, &info);
+        appliance->waiter = nr_waiter_open(appliance->io, appliance->links, &error);
+        *status = appliance->waiter == NULL ? NR_NO_MEMORY : open_server(appliance, engine_config, spec, config);
     }
     if (*status != NR_OK) {
         dispose(appliance);
@@ -362,17 +375,14 @@ struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr
     return appliance;
 }
 
-uint16_t nr_appliance_port(const struct nr_appliance *appliance)
-{
-    return appliance->port;
-}
-
 void nr_appliance_close(struct nr_appliance *appliance)
 {
     if (appliance == NULL)
         return;
     struct nr_engine *engine = appliance->engine;
 
+    for (uint32_t link = 0; link < appliance->links; link++)
+        nr_io_close(appliance->io[link]); /* the last references into the slab */
     dispose(appliance);
     nr_engine_destroy(engine);
 }

@@ -1,19 +1,22 @@
-/* The appliance's loop: one engine, one protocol server, one packet I/O, run to completion on the calling thread. */
+/* The appliance's loop: one engine, one protocol server, one or more packet I/Os, run to completion on the calling thread. */
 #ifndef NR_LOOP_APPLIANCE_H
 #define NR_LOOP_APPLIANCE_H
 
 #include "../engine/engine.h"
+#include "../io/packet_io.h"
 
 struct nr_appliance;
 
+/* At most so many packet I/Os to one loop. */
+#define NR_APPLIANCE_LINKS 8
+
 struct nr_appliance_config {
-    const char *host;      /* numeric address or name to bind */
-    uint16_t port;         /* 0: any free one */
-    uint16_t poll;         /* enum nr_poll of client/replay.h: 0 adaptive, 1 busy */
+    struct nr_packet_io *const *io; /* [links] */
+    uint32_t links;        /* 1 to NR_APPLIANCE_LINKS */
+    bool busy;             /* keep the core; else spin, yield and sleep as it grows quiet */
     uint32_t sessions;     /* at once */
     uint64_t session_ns;   /* a session silent for so long may be swept */
     uint32_t max_datagram; /* UDP payload bytes offered to clients, <= NR_MAX_DATAGRAM */
-    uint32_t pad;
 };
 
 struct nr_appliance_counters {
@@ -28,11 +31,9 @@ struct nr_appliance_counters {
     uint64_t inserts, updates, publishes, fetches, pings; /* requests completed */
 };
 
-/* Takes the engine over, unless it fails. NR_SYSTEM: *system_error has the errno (EADDRINUSE, EACCES, EADDRNOTAVAIL ...);
- * NR_BAD_ADDRESS: no such host. `spec` is copied. */
+/* Takes the engine and the packet I/Os over, unless it fails: NR_NO_MEMORY, NR_BAD_CONFIG. `spec` is copied. */
 struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr_engine_config *engine_config, const char *spec,
-                                       const struct nr_appliance_config *config, int *status, int *system_error);
-uint16_t nr_appliance_port(const struct nr_appliance *appliance);
+                                       const struct nr_appliance_config *config, int *status);
 uint64_t nr_appliance_session_bytes(const struct nr_appliance_config *config); /* what open will take beside the engine */
 int nr_appliance_run(struct nr_appliance *appliance);   /* until stopped */
 void nr_appliance_stop(struct nr_appliance *appliance); /* any thread, async-signal-safe */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "io/udp.h"
+#include "waiting.h"
 
 struct placement {
     const char *name;
@@ -89,7 +90,7 @@ static void serve_io(struct nr_packet_io *io, bool blocking)
 
         if (count == 0) {
             if (blocking)
-                nr_io_wait(io, NR_IO_FOREVER);
+                wait_on(io, NR_WAIT_FOREVER);
             continue;
         }
         for (uint32_t i = 0; i < count; i++) {
@@ -129,7 +130,7 @@ static void ask_io(struct nr_packet_io *io, bool blocking, uint16_t bytes, uint3
         nr_io_send_burst(io, &tx, 1);
         do {
             if (blocking)
-                nr_io_wait(io, NR_IO_FOREVER);
+                wait_on(io, NR_WAIT_FOREVER);
         } while (nr_io_receive_burst(io, rx, NR_UDP_BURST) == 0);
         samples[i] = now_ns() - start;
     }

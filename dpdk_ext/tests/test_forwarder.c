@@ -6,6 +6,7 @@
 #include "check.h"
 #include "io/udp.h"
 #include "testing/forwarder.h"
+#include "waiting.h"
 
 #define SECOND 1000000000ull
 
@@ -101,7 +102,7 @@ static uint32_t receive_number(struct nr_packet_io *io, struct nr_peer *peer, ui
 
         if (now >= end)
             return UINT32_MAX;
-        nr_io_wait(io, end - now);
+        wait_on(io, end - now);
     }
     CHECK_EQUAL(rx.length, 64);
     memcpy(&number, rx.data, 4);
@@ -121,7 +122,7 @@ static struct nr_forwarder_counters settled(struct setting *s, int direction, ui
         if (c.received >= received && c.received + c.duplicated == c.forwarded + c.lost + c.overflowed + c.refused)
             return c;
         CHECK(now_ns() < end);
-        nr_io_wait(s->client, 100000);
+        wait_on(s->client, 100000);
     }
 }
 
@@ -312,7 +313,7 @@ static void test_corruption(void)
         uint64_t end = now_ns() + 5 * SECOND;
         while (nr_io_receive_burst(s.server, &rx, 1) == 0) {
             CHECK(now_ns() < end);
-            nr_io_wait(s.server, SECOND);
+            wait_on(s.server, SECOND);
         }
         CHECK_EQUAL(rx.length, sizeof(sent));
         for (uint32_t b = 0; b < sizeof(sent); b++)

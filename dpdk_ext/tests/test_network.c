@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "io/udp.h"
 #include "loop/appliance.h"
 #include "protocol/wire.h"
 #include "testing/forwarder.h"
@@ -25,15 +26,17 @@ static void *serve(void *argument)
 
 static void server_start(struct server *server, const struct nr_engine_config *config, uint16_t port)
 {
-    const struct nr_appliance_config options = {
-        .host = "127.0.0.1", .port = port, .sessions = 16, .session_ns = 2000 * MILLISECOND};
     int status, error;
+    struct nr_packet_io *io = nr_udp_listen(&(struct nr_udp_config){.host = "127.0.0.1", .port = port}, &error);
+    const struct nr_appliance_config options = {.io = &io, .links = 1, .sessions = 16, .session_ns = 2000 * MILLISECOND};
     struct nr_engine *engine = nr_engine_create(config, &status);
+    struct nr_udp_info info;
 
-    CHECK(engine != NULL);
-    server->appliance = nr_appliance_open(engine, config, "the spec", &options, &status, &error);
+    CHECK(io != NULL && engine != NULL);
+    nr_udp_info(io, &info);
+    server->port = nr_peer_port(&info.local);
+    server->appliance = nr_appliance_open(engine, config, "the spec", &options, &status);
     CHECK(server->appliance != NULL);
-    server->port = nr_appliance_port(server->appliance);
     CHECK(pthread_create(&server->thread, NULL, serve, server->appliance) == 0);
 }
 

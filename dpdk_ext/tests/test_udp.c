@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "io/udp.h"
+#include "waiting.h"
 
 #define SECOND 1000000000u
 
@@ -61,7 +62,7 @@ static uint32_t receive_some(struct nr_packet_io *io, struct nr_rx *rx, uint32_t
 
         if (count > 0)
             return count;
-        nr_io_wait(io, SECOND);
+        wait_on(io, SECOND);
     }
     CHECK(!"nothing came in 5 s");
     return 0;
@@ -275,7 +276,7 @@ static void test_max_payload(const char *host)
     /* Also when it comes alone, after an empty poll. */
     CHECK_EQUAL(nr_io_receive_burst(server, rx, 4), 0);
     nr_io_send_burst(client, pair, 1);
-    CHECK(nr_io_wait(server, 5ull * SECOND) & NR_IO_READABLE);
+    CHECK(wait_on(server, 5ull * SECOND) & NR_WAITER_READABLE);
     CHECK_EQUAL(nr_io_receive_burst(server, rx, 4), 0);
     CHECK_EQUAL(server->counters.receive_truncated, 2);
 
@@ -370,7 +371,7 @@ static void test_unreachable(const char *host)
 
     nr_io_close(server);
     CHECK_EQUAL(nr_io_send_burst(client, tx, 1), 1);
-    CHECK(nr_io_wait(client, 5ull * SECOND) & NR_IO_READABLE); /* the report wakes */
+    CHECK(wait_on(client, 5ull * SECOND) & NR_WAITER_READABLE); /* the report wakes */
     CHECK_EQUAL(nr_io_receive_burst(client, rx, 4), 0);
     CHECK_EQUAL(client->counters.unreachable, 1);
     CHECK_EQUAL(client->counters.last_receive_error, -ECONNREFUSED);
@@ -427,7 +428,7 @@ static void test_full_queue_drops(void)
 }
 
 struct waker {
-    struct nr_packet_io *io;
+    struct nr_waiter *waiter;
     atomic_int turn; /* odd: wake, then make it even */
     atomic_bool stop;
 };
@@ -438,7 +439,7 @@ static void *wake_on_turn(void *argument)
 
     while (!atomic_load(&waker->stop)) {
         if (atomic_load(&waker->turn) % 2 == 1) {
-            nr_io_wake(waker->io);
+            nr_waiter_wake(waker->waiter);
             atomic_fetch_add(&waker->turn, 1);
         } else {
             sched_yield();
@@ -449,34 +450,37 @@ static void *wake_on_turn(void *argument)
 
 static void test_wake(void)
 {
-    struct waker waker = {.io = listen_on("127.0.0.1", NULL, NULL)};
+    struct nr_packet_io *io = listen_on("127.0.0.1", NULL, NULL);
+    int error;
+    struct waker waker = {.waiter = nr_waiter_open(&io, 1, &error)};
     pthread_t thread;
 
     /* Time over: nothing to report, and not early. */
     uint64_t start = now_ns();
-    CHECK_EQUAL(nr_io_wait(waker.io, 20000000), 0);
+    CHECK_EQUAL(nr_waiter_wait(waker.waiter, 20000000), 0);
     CHECK(now_ns() - start >= 20000000);
-    CHECK_EQUAL(nr_io_wait(waker.io, 0), 0);
+    CHECK_EQUAL(nr_waiter_wait(waker.waiter, 0), 0);
 
     /* A wake before the wait counts, once however many there were. */
-    nr_io_wake(waker.io);
-    nr_io_wake(waker.io);
-    CHECK_EQUAL(nr_io_wait(waker.io, NR_IO_FOREVER), NR_IO_WOKEN);
-    CHECK_EQUAL(nr_io_wait(waker.io, 0), 0);
+    nr_waiter_wake(waker.waiter);
+    nr_waiter_wake(waker.waiter);
+    CHECK_EQUAL(nr_waiter_wait(waker.waiter, NR_WAIT_FOREVER), NR_WAITER_WOKEN);
+    CHECK_EQUAL(nr_waiter_wait(waker.waiter, 0), 0);
 
     /* From another thread, racing with the start of the wait: none is lost. */
     CHECK_EQUAL(pthread_create(&thread, NULL, wake_on_turn, &waker), 0);
     for (int i = 0; i < 2000; i++) {
         atomic_fetch_add(&waker.turn, 1);
         start = now_ns();
-        while (!(nr_io_wait(waker.io, 10ull * SECOND) & NR_IO_WOKEN))
+        while (!(nr_waiter_wait(waker.waiter, 10ull * SECOND) & NR_WAITER_WOKEN))
             CHECK(now_ns() - start < 5ull * SECOND);
         while (atomic_load(&waker.turn) % 2 == 1)
             sched_yield();
     }
     atomic_store(&waker.stop, true);
     pthread_join(thread, NULL);
-    nr_io_close(waker.io);
+    nr_waiter_close(waker.waiter);
+    nr_io_close(io);
 }
 
 static void test_checksum_flag_can_be_withheld(void)
