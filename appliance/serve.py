@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 from pathlib import Path
 from types import FrameType
@@ -11,6 +12,7 @@ from types import FrameType
 import click
 
 from netreplay.appliance.config import POLLS, load, override, require_auth
+from netreplay.appliance.eal import arguments
 from netreplay.appliance.server import Server
 from netreplay.appliance.stats import StatsFile
 from netreplay.errors import BadConfigError
@@ -21,8 +23,8 @@ def announce(server: Server) -> str:
     """The line that says where it listens, what it took, and that it is ready."""
     memory = human(server.engine_bytes + server.session_bytes)
     sessions = f"{server.config.sessions} sessions {human(server.session_bytes)}"
-    how = f"auth {server.config.auth}, polling {server.config.poll}"
-    return f"netreplay: listening on {server.url}, memory {memory} ({sessions}), {how}: ready"
+    how = f"auth {server.config.auth or 'by file mode'}, polling {server.config.poll}"
+    return f"netreplay: listening on {', '.join(server.urls)}, memory {memory} ({sessions}), {how}: ready"
 
 
 def _partial(path: Path) -> Path:
@@ -57,13 +59,13 @@ def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None
     """Says "ready" when whoever waits for a file or a descriptor was told."""
     if ready_file is not None:
         try:
-            _partial(ready_file).write_text(server.url + "\n", encoding="ascii")
+            _partial(ready_file).write_text("\n".join(server.urls) + "\n", encoding="utf-8")
             _partial(ready_file).replace(ready_file)
         except OSError as error:
             raise _cannot_tell("--ready-file", ready_file, error) from None
     if ready_fd is not None:
         try:
-            os.write(ready_fd, (server.url + "\n").encode("ascii"))
+            os.write(ready_fd, ("\n".join(server.urls) + "\n").encode())
             if ready_fd > 2:
                 os.close(ready_fd)
         except OSError as error:
@@ -73,35 +75,45 @@ def _tell(server: Server, ready_file: Path | None, ready_fd: int | None) -> None
 
 @click.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="TOML file: stores, tables, [server].")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    multiple=True,
+    help="Where to listen: vhost:///path/to.sock or udp://host:port (port 0 takes any free one). Can be given again.",
+)
 @click.option(
     "--auth", type=click.Choice(["off"]), help="How clients are authenticated; until keys are there only 'off'."
 )
 @click.option("--poll", type=click.Choice(POLLS), help="'adaptive' sleeps when idle, 'busy' keeps its core.")
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to when ready."
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the addresses to when ready."
 )
-@click.option("--ready-fd", type=int, help="Open file descriptor to write the address to when ready.")
+@click.option("--ready-fd", type=int, help="Open file descriptor to write the addresses to when ready.")
 @click.option(
     "--stats-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to keep the counters in, as JSON: replaced twice a second, and at the end.",
 )
+@click.option("--print-eal", is_flag=True, help="Print the arguments that DPDK would get, and end.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print how the memory is made up.")
 def serve(
     path: str,
-    listen: str | None,
+    listen: tuple[str, ...],
     auth: str | None,
     poll: str | None,
     ready_file: Path | None,
     ready_fd: int | None,
     stats_file: Path | None,
+    print_eal: bool,
     verbose: bool,
 ) -> None:
     """Serve a replay memory until SIGINT or SIGTERM."""
     spec, config = load(Path(path))
-    config = override(config, listen=listen, auth=auth, poll=poll)
+    config = override(config, listen=listen or None, auth=auth, poll=poll)
     require_auth(config)
+    if print_eal:
+        click.echo(shlex.join(arguments(config)) if config.ports else "netreplay: no [port.NAME]: DPDK is not started")
+        return
     check_ready(ready_file, ready_fd)
     with Server(spec, config) as server:
 
@@ -114,6 +126,8 @@ def serve(
         stats = None if stats_file is None else StatsFile(stats_file, server)
         _tell(server, ready_file, ready_fd)
         if verbose:
+            for name, info in server.ports.items():
+                click.echo(f"netreplay: port {name}: {info}")
             for line in arithmetic(spec):
                 click.echo(f"netreplay: {line}")
         if stats is None:

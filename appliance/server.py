@@ -1,4 +1,4 @@
-"""A server in this process: engine, protocol and socket, run by a thread of the C."""
+"""A server in this process: engine, protocol and packet I/O, run by a thread of the C."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from netreplay._binding import check, ffi, lib
 from netreplay._engine import Plan, create, plan
-from netreplay.address import host_port
+from netreplay.address import Address
 from netreplay.appliance.config import ServerConfig
+from netreplay.appliance.eal import start
+from netreplay.appliance.port import PortInfo, open_port, slab_of
 from netreplay.clients.replay import TableInfo
 from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
 from netreplay.spec import Spec
@@ -21,6 +23,13 @@ _WAYS_OUT = {  # by errno
     errno.EPERM: "no permission: a rule of this machine forbids it",
     errno.EADDRNOTAVAIL: "this machine has no such address: `ip address` shows those it has; 0.0.0.0 takes all",
     errno.EAFNOSUPPORT: "this machine has no such address family: IPv6 may be off",
+}
+
+_VHOST_WAYS_OUT = {  # by errno
+    errno.EADDRINUSE: "a server answers at this socket, or the file is no socket: stop it, or choose another path",
+    errno.EACCES: "no permission to make a file there: choose a folder that this user may write to",
+    errno.ENOENT: "no such folder: make it, or choose another path",
+    errno.EROFS: "nothing can be written there: choose another folder",
 }
 
 
@@ -71,25 +80,32 @@ def _appliance_config(config: ServerConfig) -> Any:
     return made
 
 
-def _cannot_listen(where: str, error: int) -> NetreplayError:
+def _cannot_listen(address: Address, error: int) -> NetreplayError:
     """`error`: of the C, a negative errno."""
+    where = address.peer
     if error == -errno.ENOMEM:
         return error_for(lib.NR_NO_MEMORY, f"{where}: cannot listen")
-    if error in (-errno.ENOENT, -errno.EAGAIN, -errno.EINVAL):
+    if address.scheme == "udp" and error in (-errno.ENOENT, -errno.EAGAIN, -errno.EINVAL):
         return BadAddressError(f"{where}: no such address or name to listen on", value=where)
-    refused = SystemRefusedError(f"{where}: cannot listen: {way_out(-error)}")
+    reason = _VHOST_WAYS_OUT.get(-error) if address.scheme == "vhost" else None
+    text = way_out(-error) if reason is None else f"{os.strerror(-error)}; {reason}"
+    refused = SystemRefusedError(f"{where}: cannot listen: {text}")
     refused.errno = -error
     return refused
 
 
-def _listen_udp(config: ServerConfig) -> tuple[Any, int]:
-    """The packet I/O and its port."""
+def _listen(address: Address, config: ServerConfig) -> tuple[Any, Address]:
+    """A packet I/O that listens, and the address that it got."""
     error, bound = ffi.new("int *"), ffi.new("uint16_t *")
-    host = ffi.new("char[]", config.host.encode())
-    io = lib.nr_binding_listen_udp(host, config.port, config.max_datagram, bound, error)
+    if address.scheme == "vhost":
+        path = ffi.new("char[]", os.fsencode(address.path))
+        io = lib.nr_binding_listen_vhost(path, config.vhost_mode, config.vhost_clients, config.max_datagram, error)
+    else:
+        host = ffi.new("char[]", address.host.encode())
+        io = lib.nr_binding_listen_udp(host, address.port, config.max_datagram, bound, error)
     if io == ffi.NULL:
-        raise _cannot_listen(host_port(config.host, config.port), error[0])
-    return io, int(bound[0])
+        raise _cannot_listen(address, error[0])
+    return io, address if address.scheme == "vhost" else address._replace(port=int(bound[0]))
 
 
 class Server:
@@ -103,18 +119,35 @@ class Server:
         self.session_bytes = int(lib.nr_appliance_session_bytes(made))
         """bytes beside the engine"""
         engine, self.engine_bytes = create(self.plan, limit=config.memory, beside=self.session_bytes)
+        ios: list[Any] = []
+        self.addresses: list[Address] = []
+        """where it listens, in the order of the config"""
+        self.ports: dict[str, PortInfo] = {}
+        """what the DPDK ports got, by name"""
         try:
-            io, self.port = _listen_udp(config)
+            for wanted in config.listen:
+                io, address = _listen(wanted, config)
+                ios.append(io)
+                self.addresses.append(address)
+            dpdk = start(config) if config.ports else None
+            for port in config.ports:
+                io, info = open_port(dpdk, port, config, slab_of(engine))
+                ios.append(io)
+                self.addresses += port.addresses
+                self.ports[port.name] = info
         except BaseException:
+            for io in ios:
+                lib.nr_io_close(io)
             lib.nr_engine_destroy(engine)
             raise
-        links = ffi.new("struct nr_packet_io *[]", [io])
+        links = ffi.new("struct nr_packet_io *[]", ios)
         made.io, made.links = links, len(links)
         status = ffi.new("int *")
         text = ffi.new("char[]", self.plan.spec.to_json().encode())
         ptr = lib.nr_appliance_open(engine, self.plan.config, text, made, status)
         if ptr == ffi.NULL:
-            lib.nr_io_close(io)
+            for io in ios:
+                lib.nr_io_close(io)
             lib.nr_engine_destroy(engine)
             raise error_for(status[0] or lib.NR_NO_MEMORY, f"{self.url}: cannot serve")
         self._ptr = ptr
@@ -123,13 +156,20 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
-        return f"udp://{host_port(self.config.host, self.port)}"
+        """What clients connect to: the first of `urls`."""
+        return self.urls[0]
+
+    @property
+    def urls(self) -> list[str]:
+        """Every address that it listens on."""
+        return [str(address) for address in self.addresses]
 
     def start(self) -> None:
         """Serves in a thread of its own."""
 
         def run() -> None:
+            if self.config.core is not None:
+                os.sched_setaffinity(0, {self.config.core})  # of this thread
             self._status = int(lib.nr_appliance_run(self._ptr))
 
         self._thread = threading.Thread(target=run, name="netreplay-server", daemon=True)

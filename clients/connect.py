@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from netreplay._engine import create, plan
 from netreplay.address import Address
 from netreplay.clients.arguments import seconds, shown
 from netreplay.clients.handle import Handle
+from netreplay.clients.reasons import vhost_refusal
 from netreplay.clients.replay import Replay
 from netreplay.errors import (
     BadAddressError,
@@ -39,8 +41,9 @@ def connect(
 ) -> Replay:
     """Opens a replay memory.
 
-    `url` is "udp://host:port" (port 7447 unless said, IPv6 in brackets), "local:file.toml", or "local:" with spec=.
-    Until keys are there, udp:// wants auth="off" written out, as in the server's config. A spec= given for udp:// is
+    `url` is "vhost:///path/to.sock" (a server on this host, over shared memory), "udp://host:port" (port 7447 unless
+    said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys are there, udp:// wants auth="off"
+    written out, as in the server's config; a vhost socket is guarded by its file's mode. A spec= given for a server is
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
     and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
     """
@@ -56,11 +59,11 @@ def connect(
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
     if address.scheme == "local":
         return _local(address, url, spec, timeout)
-    if auth is None:
+    if auth is None and address.scheme == "udp":
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
         )
-    return _udp(address, url, spec, timeout, poll)
+    return _server(address, url, spec, timeout, poll)
 
 
 def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
@@ -92,22 +95,34 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
     return Replay(handle, url, {"spec": spec, "timeout": timeout})
 
 
-def _udp(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:
+def _server(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:
     options = ffi.new("struct nr_connect_options *")
     options.poll = getattr(lib, _POLLS[poll])
     status = ffi.new("int *")
-    ptr = lib.nr_replay_udp(ffi.new("char[]", address.host.encode()), address.port, options, status)
+    if address.scheme == "vhost":
+        ptr = lib.nr_replay_vhost(ffi.new("char[]", os.fsencode(address.path)), options, status)
+    else:
+        ptr = lib.nr_replay_udp(ffi.new("char[]", address.host.encode()), address.port, options, status)
     if ptr == ffi.NULL:
         check(status[0] or lib.NR_SYSTEM, f"{url}: cannot be reached from here")
     handle = Handle(ptr, address, timeout)
     try:
+        blocked = ffi.new("struct nr_blocked *")
 
         def explain(seconds: float) -> Timeout:
-            blocked = ffi.new("struct nr_blocked *")
             lib.nr_replay_blocked(ptr, blocked)
             return handle.explain("connect", blocked, seconds)
 
-        final = wait_slices(lambda wait_ns: lib.nr_replay_ready(ptr, wait_ns), timeout, explain)
+        def step(wait_ns: int) -> int:
+            status = int(lib.nr_replay_ready(ptr, wait_ns))
+            if status == lib.NR_PENDING and address.scheme == "vhost":
+                lib.nr_replay_blocked(ptr, blocked)
+                refusal = vhost_refusal(url, blocked.unreachable)
+                if refusal is not None:
+                    raise refusal
+            return status
+
+        final = wait_slices(step, timeout, explain)
         if final == lib.NR_TOO_MANY:
             raise TooManyError(
                 f"connect to {url}: the server has as many sessions as it may have; close some, or raise "
@@ -124,5 +139,10 @@ def _udp(address: Address, url: str, spec: Spec | None, timeout: float, poll: st
     except BaseException:
         handle.close()
         raise
-    arguments = {"auth": "off", "spec": None if spec is None else replace(spec), "timeout": timeout, "poll": poll}
+    arguments = {
+        "auth": "off" if address.scheme == "udp" else None,
+        "spec": None if spec is None else replace(spec),
+        "timeout": timeout,
+        "poll": poll,
+    }
     return Replay(handle, url, arguments)

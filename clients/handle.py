@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import Plan
-from netreplay.address import Address, host_port
+from netreplay.address import Address
 from netreplay.clients.arguments import seconds as checked_seconds
 from netreplay.clients.reasons import explain
 from netreplay.errors import Closed, Forked, NetreplayError, SpecError, Status, Timeout
@@ -145,10 +145,10 @@ class Handle:
         """Raises the exception of a status; a close from elsewhere and a server with another spec are told as such."""
         if status == Status.CLOSED:
             raise Closed(f"{what}: {self.address} was closed meanwhile")
-        if status == Status.BAD_CONFIG and self.address.scheme == "udp":
+        if status == Status.BAD_CONFIG and self.address.scheme != "local":
             # What its session ends with when it meets another server; Python gives the C no other cause for it.
             raise SpecError(
-                f"{what}: the server that answers at {host_port(self.address.host, self.address.port)} now has another "
+                f"{what}: the server that answers at {self.address.peer} now has another "
                 "spec than the one connected to; close this connection and connect again",
                 status=Status.BAD_CONFIG,
                 path="spec",

@@ -63,7 +63,7 @@ class Learner:
         batch_size = whole(batch_size, "batch_size", 1, MOST_ROWS)
         prefetch = whole(prefetch, "prefetch", 0, 1024)
         fits = MOST_PARTS_AHEAD // -(-batch_size // _PART)
-        if handle.address.scheme == "udp" and prefetch > fits:
+        if handle.address.scheme != "local" and prefetch > fits:
             raise BadCountError(
                 f"prefetch: {prefetch} batches of {batch_size} are more than one learner may want ahead "
                 f"({MOST_PARTS_AHEAD} draws of {_PART}); the largest prefetch of this batch_size is {fits}",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
-from netreplay.address import Address, host_port
+from netreplay.address import Address
 from netreplay.errors import (
     EXCEPTION_MAP,
+    BadVersionError,
     CreditsTimeout,
     EmptyTimeout,
     LeasesTimeout,
     LimiterTimeout,
     NetreplayError,
+    RefusedError,
     SpaceTimeout,
     Status,
     StepsTimeout,
     Timeout,
+    TooManyError,
     TurnTimeout,
 )
 
@@ -36,11 +40,12 @@ _WAITS: dict[int, tuple[type[Timeout], str]] = {
 }
 
 
-_CAUSES = (  # by nr_blocked's unreachable
-    "",
-    " (connection refused): is `netreplay serve` running there?",
-    " (no route to host): `ip route get` shows the way there, if there is one",
-)
+_CAUSES = {  # by nr_blocked's unreachable
+    0: "",
+    errno.ECONNREFUSED: " (connection refused): is `netreplay serve` running there?",
+    errno.ENOENT: " (no such socket): is `netreplay serve` running, and listening there?",
+}
+_NO_WAY = " (no route to host): `ip route get` shows the way there, if there is one"
 
 _STREAMS: dict[int, str] = {
     Status.TOO_MANY: (
@@ -68,16 +73,36 @@ def stream_refusal(status: int, what: str, store: str, streams: int, **fields: A
     return EXCEPTION_MAP[known](f"{what}: {text}", status=known, store=store, field=field, value=streams, **fields)
 
 
+def vhost_refusal(url: str, error: int) -> NetreplayError | None:
+    """The error of a vhost socket that will not have this client, by errno; None when waiting may help."""
+    if error == errno.EUSERS:
+        return TooManyError(
+            f"connect to {url}: the server has as many vhost clients as it may have; close some, or raise "
+            "server.vhost_clients in its config",
+            field="server.vhost_clients",
+        )
+    if error == errno.EACCES:
+        return RefusedError(
+            f"connect to {url}: no permission to use this socket: join the group of its file (`ls -l` shows it), "
+            "or let the server set server.vhost_mode"
+        )
+    if error == errno.EPROTONOSUPPORT:
+        return BadVersionError(
+            f"connect to {url}: what answers there speaks another version of the protocol, or is no netreplay server"
+        )
+    return None
+
+
 def explain(what: str, blocked: Any, seconds: float, address: Address, tables: Sequence[str]) -> Timeout:
     """The reason of the server's, or credits, or no answer; with its numbers, in words and as fields."""
     wait = blocked.wait
     table = tables[wait.table] if wait.table < len(tables) else None
     have, need = int(wait.have), int(wait.need)
     fields = {"have": have, "need": need, "table": table, "seconds": seconds}
-    if address.scheme == "udp":
+    if address.scheme != "local":
         silent = int(blocked.silent_ns) if blocked.silent_ns != _NEVER else int(seconds * 1e9)
         if silent >= _SILENT or blocked.unreachable or not wait.reason:
-            return _no_answer(what, blocked, seconds, silent, host_port(address.host, address.port), fields)
+            return _no_answer(what, blocked, seconds, silent, address.peer, fields)
     kind, text = _WAITS.get(wait.reason, (Timeout, "no reason was given"))
     where = f" in table {table!r}" if table is not None else ""
     said = text.format(have=have, need=need, where=where)
@@ -90,7 +115,7 @@ def _no_answer(what: str, blocked: Any, seconds: float, silent: int, peer: str, 
         counts = f"{outstanding} of {allowed} datagrams are in flight to {peer}"
         numbers = {**fields, "have": outstanding, "need": allowed}
         return CreditsTimeout(f"{what}: credits: {counts} after {seconds:.1f} s", **numbers)
-    cause = _CAUSES[blocked.unreachable]
+    cause = _CAUSES.get(blocked.unreachable, _NO_WAY)
     # Before the call nothing may have been asked: that silence is not held against the server.
     for_seconds = min(silent / 1e9, seconds) if silent >= _SILENT else seconds
     return Timeout(f"{what}: no answer from {peer} for {for_seconds:.1f} s{cause}", **fields)

@@ -175,7 +175,7 @@ class Replay:
 
     def ping(self, payload_bytes: int = 0, timeout: float | None = None) -> Ping:
         """One round trip with so many bytes of payload each way; BadCountError above what one datagram takes."""
-        most = self.counters().max_datagram - _HEADER_BYTES if self._handle.address.scheme == "udp" else _MOST_PAYLOAD
+        most = self.counters().max_datagram - _HEADER_BYTES if self._handle.address.scheme != "local" else _MOST_PAYLOAD
         payload_bytes = whole(payload_bytes, "payload_bytes", 0, most)
         ping = ffi.new("struct nr_ping *")
         self._handle.call("ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout)
@@ -224,9 +224,7 @@ class Replay:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._handle.address.scheme == "local":
-            raise NotPicklableError(
-                f"{self.url} lives in one process; another process needs a server and its udp:// address"
-            )
+            raise NotPicklableError(f"{self.url} lives in one process; another process needs a server and its address")
         from netreplay.clients.connect import reconnect
 
         return reconnect, (self.url, self._arguments)

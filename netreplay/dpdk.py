@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
+from types import ModuleType
 
 from netreplay.errors import NetreplayError
 
@@ -18,6 +20,20 @@ class DpdkMissingError(NetreplayError, RuntimeError):
 def available() -> bool:
     """Whether ``netreplay._dpdk`` was built. Loads nothing."""
     return importlib.util.find_spec("netreplay._dpdk") is not None
+
+
+def load() -> ModuleType:
+    """``netreplay._dpdk``, loaded into this process for its life.
+
+    Raises:
+        DpdkMissingError: as version().
+    """
+    if not available():
+        raise DpdkMissingError(f"this netreplay was built without DPDK: {INSTALL}")
+    try:
+        return importlib.import_module("netreplay._dpdk")
+    except ImportError as error:
+        raise DpdkMissingError(f"netreplay._dpdk does not load: {error}; {INSTALL}") from None
 
 
 def version() -> str:

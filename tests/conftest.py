@@ -1,4 +1,4 @@
-"""The behaviour suite runs over every way to reach a memory: `local:` in this process, `udp://` to a server."""
+"""The behaviour suite runs over every way to reach a memory: in this process, over shared memory, over kernel UDP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -52,7 +54,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 Open = Callable[..., netreplay.Replay]
 
 
-@pytest.fixture(params=["local", "udp"])
+@pytest.fixture(params=["local", "vhost", "udp"])
 def transport(request: pytest.FixtureRequest) -> str:
     """How the memory is reached."""
     return str(request.param)
@@ -65,11 +67,23 @@ def resources() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture
-def start_server(tmp_path: Path, resources: ExitStack) -> Callable[..., ServerProcess]:
-    """start_server(toml) -> a server in a process of its own, ended with the test."""
+@pytest.fixture(params=["vhost", "udp"])
+def network(request: pytest.FixtureRequest) -> str:
+    """How a server is reached."""
+    return str(request.param)
 
-    def start(toml: str, **options: Any) -> ServerProcess:
+
+Serve = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, resources: ExitStack) -> Serve:
+    """serve(toml, network) -> a server in a process of its own, ended with the test."""
+
+    def start(toml: str, network: str, **options: Any) -> ServerProcess:
+        if network == "vhost" and "listen" not in options:
+            sockets = resources.enter_context(TemporaryDirectory(prefix="netreplay-"))  # tmp_path is too long for one
+            options["listen"] = f"vhost://{sockets}/test.sock"
         server = ServerProcess(toml, tmp_path / f"server{time.monotonic_ns()}", **options)
         return resources.enter_context(server)
 
@@ -77,14 +91,20 @@ def start_server(tmp_path: Path, resources: ExitStack) -> Callable[..., ServerPr
 
 
 @pytest.fixture
-def open_replay(transport: str, resources: ExitStack, start_server: Callable[..., ServerProcess]) -> Open:
+def start_server(network: str, serve: Serve) -> Serve:
+    """start_server(toml) -> a server over this network, ended with the test."""
+    return partial(serve, network=network)
+
+
+@pytest.fixture
+def open_replay(transport: str, resources: ExitStack, serve: Serve) -> Open:
     """open_replay(toml) -> a Replay over this transport, closed with the test."""
 
     def open_(toml: str, **options: Any) -> netreplay.Replay:
         if transport == "local":
             replay = netreplay.connect("local:", spec=netreplay.Spec.from_toml(toml), **options)
         else:
-            replay = netreplay.connect(start_server(toml).url, auth="off", **options)
+            replay = netreplay.connect(serve(toml, transport).url, auth="off", **options)
         return resources.enter_context(replay)
 
     return open_

@@ -39,29 +39,34 @@ def _serve(arguments: list[str], log: str) -> None:
 
 
 class ServerProcess:
-    """`url` is its address. `restart()` starts another on the same port, as after a crash."""
+    """`url` is its (first) address. `restart()` starts another at the same address, as after a crash."""
 
-    def __init__(self, toml: str, folder: Path, *, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, toml: str, folder: Path, *, listen: str | list[str] = "udp://127.0.0.1:0") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "server.toml"
         self.config.write_text(toml)
         self._ready = folder / "ready"
         self._log = folder / "log"
-        self._listen = listen
+        self._listen = [listen] if isinstance(listen, str) else listen
         self.process: BaseProcess | None = None
-        self.url = ""
+        self.urls: list[str] = []
 
     def start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        arguments = ["-c", str(self.config), "--auth", "off", "--listen", self._listen]
+        arguments = ["-c", str(self.config), "--auth", "off"]
+        for address in self._listen:
+            arguments += ["--listen", address]
         arguments += ["--ready-file", str(self._ready)]
         self.process = _context.Process(target=_serve, args=(arguments, str(self._log)))
         self.process.start()
         wait_until(lambda: self._ready.exists() or not self.process.is_alive(), "the server is ready")
         if not self._ready.exists():
             raise AssertionError(f"the server ended: {self.log()}")
-        self.url = self._ready.read_text().strip()
-        self._listen = self.url.removeprefix("udp://")
+        self._listen = self.urls = self._ready.read_text().splitlines()
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
 
     def log(self) -> str:
         return self._log.read_text()

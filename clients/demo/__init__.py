@@ -24,11 +24,18 @@ _NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
 @click.option("--actors", default=2, show_default=True, type=click.IntRange(1, 64), help="Actor processes.")
 @click.option("--env", "environment", default=ENVIRONMENT, show_default=True, help="Gymnasium's name.")
 @click.option(
+    "--transport",
+    type=click.Choice(["vhost", "udp"]),
+    default="vhost",
+    show_default=True,
+    help="How the processes reach the server: over shared memory, or over the kernel's UDP on loopback.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder for the report; by default netreplay-demo-TIME here.",
 )
-def demo(seed: int, seconds: float | None, actors: int, environment: str, out: Path | None) -> int:
+def demo(seed: int, seconds: float | None, actors: int, environment: str, transport: str, out: Path | None) -> int:
     """Learn CartPole with a server, actors and a learner, each a process of its own; kill one and watch."""
     if environment != ENVIRONMENT:
         raise BadConfigError(f"--env: {environment!r} is not there yet; {ENVIRONMENT} is", value=environment)
@@ -45,7 +52,7 @@ def demo(seed: int, seconds: float | None, actors: int, environment: str, out: P
     from netreplay.clients.demo.run import run
 
     try:
-        return run(Config(seed=seed, actors=actors, environment=environment), folder, seconds)
+        return run(Config(seed=seed, actors=actors, environment=environment, transport=transport), folder, seconds)
     except BrokenPipeError:
         raise
     except OSError as error:

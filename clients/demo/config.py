@@ -18,6 +18,7 @@ class Config:
     url: str = ""
     seed: int = 1
     environment: str = ENVIRONMENT
+    transport: str = "vhost"  # or udp, on loopback
     patience: float = 30.0  # seconds that a call waits for the server, which may be starting again
 
     # Actors

@@ -109,7 +109,9 @@ def latency_table(record: Record, machine: dict[str, object]) -> str:
     ]
     return (
         f"# Latencies of a demo, seed {record.config.seed}\n\n"
-        "As the processes measured them, over udp:// on loopback, while environments and learning shared the cores\n"
-        f"({machine['cpu']}, {machine['cores']} cores). Buckets are 4.5% wide. The wait for a sample includes that\n"
-        "for the table to fill, and every wait for a server that was started again.\n\n" + "\n".join(lines) + "\n"
+        f"As the processes measured them, over {record.config.transport}:// on this host, while environments and\n"
+        f"learning shared the cores ({machine['cpu']}, {machine['cores']} cores). Buckets are 4.5% wide. The wait\n"
+        "for a sample includes that for the table to fill, and every wait for a server that was started again.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )

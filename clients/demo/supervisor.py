@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +37,9 @@ class Supervisor:
         self._ready, self._stats = self._place / "server.ready", self._place / "server.stats.json"
         self._toml = folder / "server.toml"
         self._toml.write_text('[server]\nauth = "off"\n\n' + TABLES.read_text(encoding="utf-8"), encoding="utf-8")
-        self._listen = "127.0.0.1:0"
+        # A folder of its own, as short as a socket's path must be, that only this user can enter.
+        self._sockets = Path(tempfile.mkdtemp(prefix="netreplay-"))
+        self._listen = f"vhost://{self._sockets}/demo.sock" if config.transport == "vhost" else "udp://127.0.0.1:0"
         self._fruitless: dict[str, int] = {}  # starts in a row that came to nothing
         self._seen_working: dict[str, int] = {}  # pid
         self.server = self._process("server", self._serve_command)
@@ -88,7 +92,7 @@ class Supervisor:
         return self
 
     def _wait_for_server(self) -> None:
-        """The first one picks a free port, which those after it take again."""
+        """The first one's address, a free port perhaps, those after it take again."""
         end = time.monotonic() + _START_SECONDS
         while not self._ready.exists():
             if self.server.code is not None:
@@ -96,8 +100,7 @@ class Supervisor:
             if time.monotonic() > end:
                 raise ProcessFailedError(f"demo: the server was not ready after {_START_SECONDS:.0f} s")
             time.sleep(0.01)
-        url = self._ready.read_text(encoding="ascii").strip()
-        self._listen = url.removeprefix("udp://")
+        self._listen = url = self._ready.read_text(encoding="utf-8").strip()
         self.config = self.record.config = replace(self.config, url=url)
         self.record.say(f"the server listens on {url}")
 
@@ -181,6 +184,7 @@ class Supervisor:
             process.close()
         self.server.terminate()
         self.server.wait(_SERVER_GRACE_SECONDS)
+        shutil.rmtree(self._sockets, ignore_errors=True)
         self._read_stats()
         self.server.close()
 

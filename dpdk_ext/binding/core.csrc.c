@@ -3,6 +3,7 @@
 #include "engine/status.h"
 #include "engine/version.h"
 #include "io/udp.h"
+#include "io/vhost.h"
 #include "loop/appliance.h"
 #include "testing/forwarder.h"
 
@@ -18,6 +19,13 @@ static struct nr_packet_io *nr_binding_listen_udp(const char *host, uint16_t por
         *bound = nr_peer_port(&info.local);
     }
     return io;
+}
+
+/* nr_vhost_listen. */
+static struct nr_packet_io *nr_binding_listen_vhost(const char *path, uint32_t mode, uint32_t clients, uint32_t max_payload, int *error)
+{
+    return nr_vhost_listen(
+        &(struct nr_vhost_config){.path = path, .mode = mode, .clients = clients, .max_payload = max_payload}, error);
 }
 
 /* What users call most, in one crossing each. struct nr_binding belongs to one actor; its fields are answers. */

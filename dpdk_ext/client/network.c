@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "../io/udp.h"
+#include "../io/vring.h"
 #include "../protocol/wire.h"
 
 void nr_network_progress(struct nr_network *network)
@@ -54,7 +55,7 @@ static void network_blocked(struct nr_replay *replay, struct nr_blocked *blocked
     if (network->io->counters.unreachable == network->unreachable)
         blocked->unreachable = 0;
     else
-        blocked->unreachable = network->io->counters.last_unreachable == -ECONNREFUSED ? 1 : 2;
+        blocked->unreachable = -network->io->counters.last_unreachable;
     blocked->outstanding = view.outstanding;
     blocked->credits = view.credits;
 }
@@ -178,20 +179,11 @@ static struct nr_client *make_client(const struct nr_connect_options *options, s
     return nr_client_create(&config, status);
 }
 
-struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status)
+/* Takes the packet I/O over, also when it fails. */
+static struct nr_replay *open_replay(struct nr_packet_io *io, const struct nr_connect_options *options, int *status)
 {
-    struct nr_udp_config config = {.host = host, .port = port};
-    int error;
-    struct nr_packet_io *io = nr_udp_connect(&config, &error);
-    struct nr_network *network;
+    struct nr_network *network = calloc(1, sizeof(*network));
 
-    if (io == NULL) {
-        *status = error == -ENOENT || error == -EAGAIN || error == -EINVAL ? NR_BAD_ADDRESS
-                  : error == -ENOMEM                                       ? NR_NO_MEMORY
-                                                                           : NR_SYSTEM;
-        return NULL;
-    }
-    network = calloc(1, sizeof(*network));
     *status = network == NULL ? NR_NO_MEMORY : nr_replay_begin(&network->replay, &network_backend);
     if (*status != NR_OK) {
         free(network);
@@ -212,4 +204,30 @@ struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr
     nr_drive_send(network, network->called);
     pthread_mutex_unlock(&network->replay.mutex);
     return &network->replay;
+}
+
+struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status)
+{
+    int error;
+    struct nr_packet_io *io = nr_udp_connect(&(struct nr_udp_config){.host = host, .port = port}, &error);
+
+    if (io == NULL) {
+        *status = error == -ENOENT || error == -EAGAIN || error == -EINVAL ? NR_BAD_ADDRESS
+                  : error == -ENOMEM                                       ? NR_NO_MEMORY
+                                                                           : NR_SYSTEM;
+        return NULL;
+    }
+    return open_replay(io, options, status);
+}
+
+struct nr_replay *nr_replay_vhost(const char *path, const struct nr_connect_options *options, int *status)
+{
+    int error;
+    struct nr_packet_io *io = nr_vring_open(&(struct nr_vring_config){.path = path}, &error);
+
+    if (io == NULL) {
+        *status = error == -ENOMEM ? NR_NO_MEMORY : error == -EINVAL ? NR_BAD_ADDRESS : NR_SYSTEM;
+        return NULL;
+    }
+    return open_replay(io, options, status);
 }

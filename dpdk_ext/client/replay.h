@@ -30,6 +30,8 @@ struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engi
 /* Resolves the host, opens a socket and sends HELLO; nr_replay_ready waits for the answer. NR_BAD_ADDRESS: no such host;
  * NR_SYSTEM: no way to it. */
 struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status);
+/* `path`: of the socket of a server on this host, see io/vhost.h. */
+struct nr_replay *nr_replay_vhost(const char *path, const struct nr_connect_options *options, int *status);
 /* NR_OK when connected and the spec is here; NR_PENDING after wait_ns without; NR_BAD_VERSION, NR_TOO_MANY, NR_REFUSED. */
 int nr_replay_ready(struct nr_replay *replay, uint64_t wait_ns);
 const char *nr_replay_spec(const struct nr_replay *replay);
@@ -43,7 +45,7 @@ void nr_replay_free(struct nr_replay *replay);  /* when no other call is inside;
 struct nr_blocked {
     struct nr_wait wait;      /* reason 0: no reason heard from the server */
     uint64_t silent_ns;       /* since the last datagram from the server; UINT64_MAX: never heard */
-    uint32_t unreachable;     /* 1: the network answered "connection refused" last; 2: that there is no way to the host */
+    int32_t unreachable;      /* errno that the network, or the server's socket, answered last; 0: none since a datagram came */
     uint32_t outstanding;     /* datagrams sent and unanswered */
     uint32_t credits;         /* datagrams that may be outstanding */
     uint32_t pad;

@@ -235,3 +235,9 @@ uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table_index)
     const struct nr_table *table = &engine->tables[table_index];
     return table->progress + nr_engine_store_of(engine, table)->slab.freed;
 }
+
+const void *nr_engine_memory(const struct nr_engine *engine, uint64_t *bytes)
+{
+    *bytes = engine->arena.bytes;
+    return engine->arena.base;
+}

@@ -88,6 +88,8 @@ struct nr_engine_config {
 uint64_t nr_engine_bytes(const struct nr_engine_config *config, int *status);
 struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *status);
 void nr_engine_destroy(struct nr_engine *engine);
+/* The one mapping that holds everything of the engine, its steps too: for packet I/O that must register what it sends from. */
+const void *nr_engine_memory(const struct nr_engine *engine, uint64_t *bytes);
 uint32_t nr_engine_store_count(const struct nr_engine *engine);
 uint32_t nr_engine_table_count(const struct nr_engine *engine);
 uint32_t nr_engine_set_count(const struct nr_engine *engine);

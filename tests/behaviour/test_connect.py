@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 
 import pytest
+from feeding import feed
 from specs import simple
 
 import netreplay
-from netreplay.errors import BadAddressError, BadConfigError, NotYetError, RefusedError, SpecError
+from netreplay.errors import BadAddressError, BadConfigError, NotYetError, RefusedError, SpecError, TooManyError
 
 SPEC = netreplay.Spec.from_toml(simple())
 
@@ -40,7 +42,9 @@ def test_local_reads_a_file(tmp_path):
         ),
         ("udp://127.0.0.1:9", {"auth": "off", "timeout": -1}, BadConfigError, "timeout: -1 is not a number of seconds"),
         ("udp://no-such-host.invalid:9", {"auth": "off", "timeout": 1}, BadAddressError, "no-such-host.invalid"),
-        ("http://127.0.0.1", {}, BadAddressError, "wanted is udp://host:port"),
+        ("vhost://relative.sock", {}, BadAddressError, "a socket's absolute path"),
+        ("vhost:///" + "x" * 200, {}, BadAddressError, "the path has 201 bytes, and a Unix socket's can have 107"),
+        ("http://127.0.0.1", {}, BadAddressError, "wanted is udp://host:port, vhost:///path"),
     ],
 )
 def test_what_is_wrong_is_named(url, options, error, complaint):
@@ -69,12 +73,60 @@ def test_a_mute_server_is_named_too():
             netreplay.connect(f"udp://127.0.0.1:{port}", auth="off", timeout=0.3)
 
 
+def test_a_socket_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(
+        netreplay.Timeout,
+        match=r"no answer from /nowhere/a\.sock for \d\.\d s \(no such socket\): is `netreplay serve`",
+    ):
+        netreplay.connect("vhost:///nowhere/a.sock", timeout=0.3)
+
+
+@pytest.mark.parametrize("network", ["vhost"], indirect=True)
+def test_a_vhost_client_too_many_is_refused_at_once_and_one_that_leaves_makes_room(start_server):
+    server = start_server("[server]\nvhost_clients = 2\n" + simple())
+    first = netreplay.connect(server.url)
+    with netreplay.connect(server.url), pytest.raises(TooManyError, match=r"raise server\.vhost_clients") as caught:
+        netreplay.connect(server.url, timeout=60)
+    assert caught.value.field == "server.vhost_clients"
+    first.close()
+    with netreplay.connect(server.url) as replay, netreplay.connect(server.url):
+        replay.ping()
+
+
+@pytest.mark.parametrize("network", ["vhost"], indirect=True)
+def test_a_vhost_socket_is_for_its_owner_and_group(start_server):
+    server = start_server(simple())
+    assert Path(server.url.removeprefix("vhost://")).stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.parametrize("network", ["vhost"], indirect=True)
+def test_two_servers_never_share_a_socket(start_server):
+    server = start_server(simple())
+    with pytest.raises(AssertionError, match=r"cannot listen: Address already in use; a server answers at this socket"):
+        start_server(simple(), listen=server.url)
+    with netreplay.connect(server.url) as replay:
+        replay.ping()
+
+
+@pytest.mark.parametrize("network", ["vhost"], indirect=True)
+def test_one_server_answers_at_several_addresses(serve, start_server):
+    here = start_server(simple()).url + "2"
+    server = serve(simple(), "both", listen=[here, "udp://127.0.0.1:0"])
+    assert len(server.urls) == 2
+    with netreplay.connect(server.urls[0], auth="off") as one, netreplay.connect(server.urls[1], auth="off") as other:
+        with one.actor("s") as actor:
+            feed(actor, 5)
+        assert other.table("t").info().size == 5
+
+
 def test_a_server_that_dies_is_named_with_its_silence(start_server):
     server = start_server(simple())
     with netreplay.connect(server.url, auth="off", timeout=0.5) as replay:
         replay.ping()
         server.kill()
-        with pytest.raises(netreplay.Timeout, match=r"ping: no answer from 127\.0\.0\.1:\d+ for \d\.\d s"):
+        with pytest.raises(
+            netreplay.Timeout, match=rf"ping: no answer from {server.url.partition('://')[2]} for \d\.\d s"
+        ):
             replay.ping()
 
 

@@ -141,6 +141,6 @@ def test_a_server_with_another_spec_is_refused_and_named(server, replay):
     ):
         with pytest.raises(SpecError, match=r"now has another spec than the one connected to.*connect again") as caught:
             call()
-        assert server.url.removeprefix("udp://") in str(caught.value)
+        assert server.url.partition("://")[2] in str(caught.value)
     with pytest.raises(SpecError, match="another spec"):
         actor.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from specs import simple
 
+from netreplay.address import Address
 from netreplay.appliance.config import ServerConfig, load, override, parse_server, require_auth
 from netreplay.errors import NotYetError, SpecError
 
@@ -16,26 +17,40 @@ def test_everything_has_a_default_but_auth():
         require_auth(config)
 
 
-def test_listen_is_host_and_port():
-    assert (parse_server({"listen": "[::1]:9"}).host, parse_server({"listen": "[::1]:9"}).port) == ("::1", 9)
+def test_listen_may_be_host_and_port():
+    assert parse_server({"listen": "[::1]:9"}).listen == (Address("udp", "::1", 9, ""),)
+
+
+def test_listen_may_be_several_addresses():
+    listen = ["vhost:///tmp/a.sock", "udp://0.0.0.0:0"]
+    assert [str(address) for address in parse_server({"listen": listen}).listen] == listen
+
+
+def test_a_vhost_socket_needs_no_auth():
+    require_auth(parse_server({"listen": "vhost:///tmp/a.sock"}))
+    with pytest.raises(SpecError, match=r"server\.auth"):
+        require_auth(parse_server({"listen": ["vhost:///tmp/a.sock", "127.0.0.1:0"]}))
 
 
 def test_flags_win_over_the_file():
     config = override(
-        parse_server({"auth": "off", "port": 9, "poll": "busy"}), listen="0.0.0.0:0", auth=None, poll="adaptive"
+        parse_server({"auth": "off", "listen": "a:9", "poll": "busy"}), listen=["0.0.0.0:0"], auth=None, poll="adaptive"
     )
-    assert (config.host, config.port, config.auth, config.poll) == ("0.0.0.0", 0, "off", "adaptive")
+    assert ([str(a) for a in config.listen], config.auth, config.poll) == (["udp://0.0.0.0:0"], "off", "adaptive")
 
 
 @pytest.mark.parametrize(
     ("entries", "path", "complaint"),
     [
-        ({"port": 70000}, "server.port", "70000 is not between 0 and 65535"),
-        ({"port": "x"}, "server.port", "'x' is not a whole number"),
-        ({"host": 7}, "server.host", "7 is not an address"),
+        ({"port": 7}, "server.port", "is not known"),
+        ({"vhost_clients": 0}, "server.vhost_clients", "0 is not between 1 and 1024"),
+        ({"vhost_mode": 660}, "server.vhost_mode", "660 is not a file mode"),
+        ({"vhost_mode": "0888"}, "server.vhost_mode", "'0888' is not a file mode"),
+        ({"core": "x"}, "server.core", "'x' is not a whole number"),
+        ({"listen": []}, "server.listen", "is not one address, nor a list of 1 to 8"),
+        ({"listen": ["vhost://x"]}, "server.listen", "a socket's absolute path"),
         ({"listen": "nonsense:x"}, "server.listen", "Port could not be cast"),
         ({"listen": 7}, "server.listen", "7"),
-        ({"listen": "a:1", "port": 2}, "server.port", "says again"),
         ({"poll": "lazy"}, "server.poll", "'lazy' is not one of adaptive, busy"),
         ({"auth": "on"}, "server.auth", "the only choice"),
         ({"sessions": 0}, "server.sessions", "0 is not between 1"),
@@ -65,7 +80,7 @@ def test_one_file_holds_spec_and_server(tmp_path):
     path.write_text(simple(more='[server]\nlisten = "127.0.0.1:0"\nauth = "off"\nmemory = "1 GiB"'))
     spec, config = load(path)
     assert list(spec.tables) == ["t"]
-    assert (config.port, config.memory) == (0, 2**30)
+    assert (config.listen[0].port, config.memory) == (0, 2**30)
 
 
 def test_a_key_is_refused_as_not_there_yet():
