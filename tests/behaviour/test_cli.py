@@ -210,7 +210,7 @@ def test_a_dead_server_is_one_line():
     ("arguments", "complaint"),
     [
         (("tables", "nonsense"), "address 'nonsense'"),
-        (("tables", "vhost:///x"), "vhost is not there yet"),
+        (("tables", "vhost://x"), "a socket's absolute path"),
         (("forward", "local:x"), "only a udp:// server"),
         (("ping", "udp://127.0.0.1:9", "--timeout", "nan"), "timeout: nan is not a number of seconds >= 0"),
         (("tables", "udp://127.0.0.1:9", "--timeout", "-1"), "timeout: -1.0 is not a number of seconds >= 0"),
