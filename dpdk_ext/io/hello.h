@@ -3,6 +3,10 @@
  *
  * The client sends nr_vhost_hello, the server answers with nr_vhost_answer; when its status is 0, vhost-user messages follow on the
  * same connection, else the server closes it.
+ *
+ * Once the device is ready, each byte from the server on the connection is a bell: the receive ring has something and its client
+ * asked to be told. The call eventfds of vhost-user stay unused, as a client can make a write to its eventfd block its writer; what
+ * is sent on a socket can be made not to.
  */
 #ifndef NR_IO_HELLO_H
 #define NR_IO_HELLO_H

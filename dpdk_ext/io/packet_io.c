@@ -40,6 +40,9 @@ const char *nr_peer_format(const struct nr_peer *peer, char text[NR_PEER_TEXT])
             at = append_number(at, scope);
         }
         *at++ = ']';
+    } else if (peer->bytes[0] == NR_PEER_LOCAL) {
+        memcpy(at, "vhost", 5);
+        at += 5;
     } else {
         *at++ = '-';
         *at = 0;

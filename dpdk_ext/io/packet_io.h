@@ -135,10 +135,10 @@ static inline void nr_io_close(struct nr_packet_io *io)
         io->ops->close(io);
 }
 
-/* Writes "10.0.0.7:7447", "[::1]:7447" or "[fe80::1%2]:7447" into text, "-" for no peer, and returns text. */
+/* Writes "10.0.0.7:7447", "[::1]:7447", "[fe80::1%2]:7447" or "vhost:3" (a device) into text, "-" for no peer, and returns text. */
 const char *nr_peer_format(const struct nr_peer *peer, char text[NR_PEER_TEXT]);
 
-/* The peer's UDP port in host order, 0 for no peer. */
+/* The peer's UDP port in host order, of a device its index; 0 for no peer. */
 uint16_t nr_peer_port(const struct nr_peer *peer);
 
 #endif

@@ -44,7 +44,19 @@ struct nr_vhost_info {
  */
 struct nr_packet_io *nr_vhost_listen(const struct nr_vhost_config *config, int *error);
 
+/* One client's device. */
+struct nr_vhost_client {
+    int32_t pid;      /* who connected, by the kernel's word */
+    uint32_t uid;     /* the same */
+    uint64_t received; /* datagrams from it, since it connected */
+    uint64_t sent;     /* datagrams to it */
+    uint64_t dropped;  /* datagrams to it that found its receive ring full */
+};
+
 /* Says what became of clients; from the owner's thread. The io must come from nr_vhost_listen(). */
 void nr_vhost_info(const struct nr_packet_io *io, struct nr_vhost_info *info);
+
+/* Of the ready device with this index (nr_peer.bytes[2..3], below the limit); false: there is none. As nr_vhost_info(). */
+bool nr_vhost_client(const struct nr_packet_io *io, uint32_t index, struct nr_vhost_client *client);
 
 #endif

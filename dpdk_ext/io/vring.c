@@ -3,30 +3,34 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/virtio_ring.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "link.h"
 #include "vhost_user.h"
 
 /* Polls that found nothing between two looks at the socket, which is a system call each. */
 #define POLLS_PER_LOOK 1024
 /* Nanoseconds between two attempts at a connection. */
 #define REDIAL_NS 10000000u
+/* The same after the server said that it has too many clients. */
+#define REDIAL_FULL_NS 200000000u
+/* Nanoseconds that a back end may take for each of its answers. */
+#define ANSWER_NS 2000000000u
 /* Where the shared memory begins in the back end's eyes; tells nothing of this process. */
 #define BASE 0x10000000u
-/* Bytes of virtio header and frame headers before a payload. */
-#define PREFIX (sizeof(struct nr_virtio_header) + NR_VRING_HEADERS)
+#define PREFIX NR_LINK_PREFIX
 /* What both ends must have: the rings below are laid out for nothing else. */
 #define FEATURES (NR_VIRTIO_VERSION_1 | NR_VIRTIO_NET_MRG_RXBUF | NR_VIRTIO_IN_ORDER)
-
-/* Who may need a wake-up: nobody; one that sleeps (write the eventfd); one that has been woken and not yet said so. */
-enum { AWAKE, SLEEPING, WOKEN };
 
 /*
  * One split virtqueue. avail->ring[i] is i for ever, so descriptor i is always in place i of both rings, and IN_ORDER makes the
@@ -38,7 +42,7 @@ struct ring {
     struct vring_used *used;
     uint16_t mask;      /* descriptors - 1 */
     uint16_t next;      /* index of the next descriptor to offer; what avail->idx becomes */
-    uint16_t last_used; /* index of the next descriptor to come back */
+    uint16_t last_used; /* index of the next descriptor to come back; the owner writes, who arms reads */
     int kick_fd;        /* eventfd, wakes the back end */
     int call_fd;        /* eventfd, the back end wakes us */
 };
@@ -59,19 +63,26 @@ struct front {
     uint32_t tx_free;    /* bytes not in flight */
     uint16_t *tx_span;   /* [descriptors] units of 64 bytes to free when the descriptor comes back */
 
-    uint8_t prefix[PREFIX]; /* of every frame sent, lengths and checksum zero */
-    uint32_t ip_sum;        /* of the IPv4 header in prefix, not folded */
-    uint8_t local[6];       /* address and port as they stand in a frame */
+    struct nr_link link;    /* both ends, as in every frame */
     struct nr_peer peer;    /* the appliance */
+    uint32_t largest;       /* bytes of payload that the server takes */
     uint32_t clamp;         /* bytes, largest payload ever reported */
 
-    nr_vring_dial_fn dial; /* as configured */
+    struct sockaddr_un address;    /* of the server's socket, when it is found by path */
+    struct nr_vhost_hello hello;   /* what is said first then */
+    nr_vring_dial_fn dial;         /* as configured, NULL with a path */
     void *dial_context;
-    uint64_t next_dial;    /* CLOCK_MONOTONIC, nanoseconds; not before */
-    int socket_fd;         /* to the back end, or -1 */
-    int wake_fd;           /* eventfd, written only while the owner sleeps */
-    uint32_t reply_length; /* bytes of reply got so far */
-    struct nr_vhost_message reply; /* to GET_FEATURES */
+    uint64_t next_dial;            /* CLOCK_MONOTONIC, nanoseconds; DOWN: not before */
+    uint64_t deadline;             /* the same; GREETED, ASKED: give up then */
+    int socket_fd;                 /* to the back end, or -1 */
+    int epoll_fd;                  /* holds the socket, the receive ring's call eventfd (by edge) and the timer */
+    int timer_fd;                  /* goes off at next_dial or deadline */
+    uint32_t limit;                /* see nr_vring_info */
+    uint32_t answer_length;        /* bytes of the answer or reply got so far */
+    union {
+        struct nr_vhost_answer answer; /* GREETED: to the hello */
+        struct nr_vhost_message reply; /* ASKED: to GET_FEATURES */
+    };
 
     int memory_fd;        /* sealed memfd */
     uint8_t *memory;      /* the whole file, its receive buffers once more behind it */
@@ -81,7 +92,7 @@ struct front {
     uint64_t connections; /* see nr_vring_info */
     uint64_t refused;
 
-    _Alignas(64) _Atomic int wakefulness; /* AWAKE, SLEEPING, WOKEN; on a line of its own, other threads write it */
+    _Alignas(64) atomic_bool woken; /* somebody slept on epoll_fd since the last look; other threads write it */
 };
 
 /* ---- Rings ---- */
@@ -91,20 +102,19 @@ static uint64_t shared_address(const struct front *front, const void *at)
     return BASE + (uint64_t)((const uint8_t *)at - front->memory);
 }
 
+/* The interrupt flag stays: another thread may be asleep on it, through a loss too. */
 static void reset_ring(struct ring *ring)
 {
     uint64_t ignored;
 
     ring->next = 0;
-    ring->last_used = 0;
-    ring->avail->flags = VRING_AVAIL_F_NO_INTERRUPT;
+    __atomic_store_n(&ring->last_used, 0, __ATOMIC_RELAXED);
     ring->avail->idx = 0;
     ring->used->flags = 0;
-    ring->used->idx = 0;
+    __atomic_store_n(&ring->used->idx, 0, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i <= ring->mask; i++)
         ring->avail->ring[i] = (uint16_t)i;
     (void)!read(ring->kick_fd, &ignored, sizeof(ignored));
-    (void)!read(ring->call_fd, &ignored, sizeof(ignored));
 }
 
 /* Nobody else may have the rings: frames in flight are lost. */
@@ -139,27 +149,52 @@ static void publish(struct ring *ring)
 
 static uint16_t used_count(const struct ring *ring)
 {
-    return (uint16_t)(__atomic_load_n(&ring->used->idx, __ATOMIC_ACQUIRE) - ring->last_used);
+    return (uint16_t)(__atomic_load_n(&ring->used->idx, __ATOMIC_ACQUIRE) - __atomic_load_n(&ring->last_used, __ATOMIC_RELAXED));
 }
 
 /* ---- Connection ---- */
 
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Zero: never. */
+static void set_timer(struct front *front, uint64_t at)
+{
+    const struct itimerspec when = {
+        .it_value = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)},
+    };
+
+    timerfd_settime(front->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void unreachable(struct front *front, int error)
+{
+    front->io.counters.unreachable++;
+    front->io.counters.last_unreachable = error;
+}
+
+/* The timer is set for the next attempt: a sleeper must come back for it. */
 static void hang_up(struct front *front)
 {
-    if (front->socket_fd >= 0)
-        close(front->socket_fd);
+    close(front->socket_fd); /* and leaves the epoll set with it */
     front->socket_fd = -1;
     front->state = NR_VRING_DOWN;
+    set_timer(front, front->next_dial);
 }
 
 /* Its end closes when it has let go of the memory, and not before may another back end have it. */
 static void refuse(struct front *front, int error)
 {
     front->refused++;
-    front->io.counters.unreachable++;
-    front->io.counters.last_unreachable = error;
+    unreachable(front, error);
     shutdown(front->socket_fd, SHUT_WR);
     front->state = NR_VRING_CLOSING;
+    set_timer(front, 0);
 }
 
 /* The socket's buffer takes all messages of a start; one that does not fit is a failure. */
@@ -221,51 +256,126 @@ static bool send_rings(struct front *front)
            send_ring(front, NR_VHOST_RX, &front->rx) && send_ring(front, NR_VHOST_TX, &front->tx);
 }
 
-static uint64_t clock_ns(void)
+static void ask(struct front *front)
 {
-    struct timespec now;
+    front->answer_length = 0;
+    front->state = NR_VRING_ASKED;
+    front->deadline = clock_ns() + ANSWER_NS;
+    set_timer(front, front->deadline);
+    if (!send_message(front, NR_VHOST_SET_OWNER, NULL, 0, -1) || !send_message(front, NR_VHOST_GET_FEATURES, NULL, 0, -1))
+        hang_up(front); /* it has no memory yet */
+}
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+/* A connected socket to the path, or a negative errno. */
+static int dial_path(struct front *front)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (struct sockaddr *)&front->address, sizeof(front->address)) != 0) {
+        int error = -errno; /* EAGAIN: its queue is full */
+
+        close(fd);
+        return error;
+    }
+    return fd;
 }
 
 static void dial(struct front *front)
 {
+    struct epoll_event event = {.events = EPOLLIN};
     uint64_t now = clock_ns();
 
     if (now < front->next_dial)
         return;
     front->next_dial = now + REDIAL_NS;
-    int fd = front->dial(front->dial_context);
+    int fd = front->dial != NULL ? front->dial(front->dial_context) : dial_path(front);
+    if (fd >= 0 && epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        int error = -errno;
+
+        close(fd);
+        fd = error;
+    }
     if (fd < 0) {
         if (fd != -EAGAIN)
-            front->io.counters.last_unreachable = fd;
+            unreachable(front, fd);
+        set_timer(front, front->next_dial);
         return;
     }
     front->socket_fd = fd;
-    front->reply_length = 0;
-    front->state = NR_VRING_ASKED;
-    if (!send_message(front, NR_VHOST_SET_OWNER, NULL, 0, -1) || !send_message(front, NR_VHOST_GET_FEATURES, NULL, 0, -1))
-        hang_up(front); /* it has no memory yet */
+    if (front->dial != NULL) {
+        ask(front);
+        return;
+    }
+    front->answer_length = 0;
+    front->state = NR_VRING_GREETED;
+    front->deadline = now + ANSWER_NS;
+    set_timer(front, front->deadline);
+    /* A server that is full answers and closes before it hears; an end of the connection shows when the answer is looked for. */
+    (void)!send(fd, &front->hello, sizeof(front->hello), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* True once there are `whole` bytes of the answer; may hang up. */
+static bool gather_answer(struct front *front, uint32_t whole)
+{
+    uint8_t *into = front->state == NR_VRING_GREETED ? (uint8_t *)&front->answer : (uint8_t *)&front->reply;
+    ssize_t length = recv(front->socket_fd, into + front->answer_length, whole - front->answer_length, MSG_DONTWAIT);
+
+    if (length < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (clock_ns() >= front->deadline) {
+            unreachable(front, -ETIMEDOUT);
+            hang_up(front);
+        }
+        return false;
+    }
+    if (length <= 0) {
+        unreachable(front, -ECONNRESET);
+        hang_up(front);
+        return false;
+    }
+    front->answer_length += (uint32_t)length;
+    return front->answer_length == whole;
+}
+
+static void take_answer(struct front *front)
+{
+    const struct nr_vhost_answer *answer = &front->answer;
+    int status;
+
+    if (!gather_answer(front, sizeof(*answer)))
+        return;
+    status = answer->status;
+    if (answer->magic != NR_VHOST_MAGIC)
+        status = -EPROTO;
+    else if (status == 0 && answer->version != NR_VHOST_HELLO_VERSION)
+        status = -EPROTONOSUPPORT;
+    else if (status == 0 && (answer->max_payload == 0 || answer->max_payload > NR_MAX_DATAGRAM))
+        status = -EPROTO;
+    if (answer->magic == NR_VHOST_MAGIC)
+        front->limit = answer->limit;
+    if (status != 0) {
+        if (status == -EUSERS)
+            front->next_dial = clock_ns() + REDIAL_FULL_NS;
+        else
+            front->refused++;
+        unreachable(front, status);
+        hang_up(front); /* it has no memory */
+        return;
+    }
+    front->largest = answer->max_payload;
+    nr_link_prepare(&front->link, &answer->client, &answer->server);
+    ask(front);
 }
 
 static void take_reply(struct front *front)
 {
-    const uint32_t whole = NR_VHOST_HEADER + sizeof(front->reply.payload.number);
-    ssize_t length =
-        recv(front->socket_fd, (uint8_t *)&front->reply + front->reply_length, whole - front->reply_length, MSG_DONTWAIT);
+    const struct nr_vhost_message *reply = &front->reply;
 
-    if (length < 0 && (errno == EAGAIN || errno == EINTR))
+    if (!gather_answer(front, NR_VHOST_HEADER + sizeof(reply->payload.number)))
         return;
-    if (length <= 0) {
-        hang_up(front);
-        return;
-    }
-    front->reply_length += (uint32_t)length;
-    if (front->reply_length < whole)
-        return;
-    if (front->reply.request != NR_VHOST_GET_FEATURES || front->reply.size != sizeof(front->reply.payload.number) ||
-        (front->reply.flags & NR_VHOST_VERSION_MASK) != NR_VHOST_VERSION || (front->reply.payload.number & FEATURES) != FEATURES) {
+    if (reply->request != NR_VHOST_GET_FEATURES || reply->size != sizeof(reply->payload.number) ||
+        (reply->flags & NR_VHOST_VERSION_MASK) != NR_VHOST_VERSION || (reply->payload.number & FEATURES) != FEATURES) {
         refuse(front, -EPROTONOSUPPORT);
         return;
     }
@@ -274,23 +384,38 @@ static void take_reply(struct front *front)
         refuse(front, -EPROTO);
         return;
     }
+    set_timer(front, 0);
     front->connections++;
     front->state = NR_VRING_READY;
 }
 
-/* The back end says nothing while all is well. When it dies, its end of the socket closes after its mappings have gone. */
+/*
+ * The back end says nothing while all is well, but that ours rings bells. When it dies, its end of the socket closes after its
+ * mappings have gone.
+ */
 static void notice_loss(struct front *front)
 {
-    uint8_t bytes[64];
+    uint8_t bytes[256];
     ssize_t length = recv(front->socket_fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
     if (length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR))
         hang_up(front);
-    else if (length > 0 && front->state == NR_VRING_READY)
+    else if (length > 0 && front->state == NR_VRING_READY && front->dial != NULL)
         refuse(front, -EPROTO);
 }
 
-/* Takes the connection a step further, if it can. Not for each poll: a system call. */
+/* Ends the readiness of epoll_fd: edges are gone once seen, levels once their cause is seen to. */
+static void consume_events(struct front *front)
+{
+    struct epoll_event events[3];
+    uint64_t ignored;
+
+    atomic_store_explicit(&front->woken, false, memory_order_relaxed);
+    (void)epoll_wait(front->epoll_fd, events, 3, 0);
+    (void)!read(front->timer_fd, &ignored, sizeof(ignored));
+}
+
+/* Takes the connection a step further, if it can. Not for each poll while all is well: a few system calls. */
 static void look(struct front *front)
 {
     front->polls = 0;
@@ -298,47 +423,19 @@ static void look(struct front *front)
         notice_loss(front);
     if (front->state == NR_VRING_DOWN)
         dial(front);
+    if (front->state == NR_VRING_GREETED)
+        take_answer(front);
     if (front->state == NR_VRING_ASKED)
         take_reply(front);
 }
 
 /* ---- Packet I/O ---- */
 
-static uint16_t get16(const uint8_t *at)
-{
-    return (uint16_t)(at[0] << 8 | at[1]);
-}
-
-static void put16(uint8_t *at, uint32_t value)
-{
-    at[0] = (uint8_t)(value >> 8);
-    at[1] = (uint8_t)value;
-}
-
-/* Finds the payload in a frame of `length` bytes. False for what is not UDP for us. */
-static bool parse_frame(const struct front *front, const uint8_t *frame, uint32_t length, struct nr_rx *out)
-{
-    const uint8_t *ip = frame + 14, *udp = ip + 20;
-
-    if (length < NR_VRING_HEADERS || get16(frame + 12) != 0x0800 || ip[0] != 0x45 || ip[9] != 17 || (get16(ip + 6) & 0x3fff) != 0)
-        return false;
-    uint32_t ip_length = get16(ip + 2), udp_length = get16(udp + 4);
-    if (ip_length > length - 14 || udp_length < 8 || udp_length + 20 > ip_length)
-        return false;
-    if (memcmp(ip + 16, front->local, 4) != 0 || memcmp(udp + 2, front->local + 4, 2) != 0)
-        return false;
-    out->data = udp + 8;
-    out->length = udp_length - 8;
-    out->flags = NR_RX_CHECKSUM_VERIFIED; /* memory does not flip bits on the way */
-    out->peer = front->peer;
-    return true;
-}
-
 /*
  * Bytes of the frame at the head of the used ring with its virtio header, and how many buffers it fills; 0 when the back end broke
  * the rules. Every buffer but the last must be full, which makes the frame contiguous.
  */
-static uint32_t measure_frame(const struct front *front, const uint8_t *at, uint16_t available, uint16_t *buffers)
+static uint32_t measure_frame(const struct front *front, const uint8_t *at, uint16_t last, uint16_t available, uint16_t *buffers)
 {
     const struct ring *ring = &front->rx;
     uint16_t count = ((const struct nr_virtio_header *)at)->buffers;
@@ -347,7 +444,7 @@ static uint32_t measure_frame(const struct front *front, const uint8_t *at, uint
     if (count == 0 || count > available)
         return 0;
     for (uint16_t i = 0; i < count; i++) {
-        uint16_t place = (uint16_t)(ring->last_used + i) & ring->mask;
+        uint16_t place = (uint16_t)(last + i) & ring->mask;
         uint32_t length = ring->used->ring[place].len;
 
         if (ring->used->ring[place].id != place || length > 1u << front->slot_shift ||
@@ -359,52 +456,73 @@ static uint32_t measure_frame(const struct front *front, const uint8_t *at, uint
     return total < sizeof(struct nr_virtio_header) ? 0 : total;
 }
 
+/* Takes what has come, without a system call. */
+static uint32_t take_frames(struct front *front, struct nr_rx *rx, uint32_t max)
+{
+    struct nr_io_counters *counters = &front->io.counters;
+    struct ring *ring = &front->rx;
+    uint16_t available = used_count(ring), last = ring->last_used;
+    uint32_t good = 0;
+
+    if (available > (uint16_t)(ring->next - last)) {
+        refuse(front, -EPROTO); /* more than it has */
+        return 0;
+    }
+    while (good < max && available > 0) {
+        const uint8_t *at = front->rx_buffers + ((size_t)(last & ring->mask) << front->slot_shift);
+        uint16_t buffers = 0;
+        uint32_t length = measure_frame(front, at, last, available, &buffers);
+
+        if (length == 0) {
+            counters->receive_errors++;
+            counters->last_receive_error = -EPROTO;
+            refuse(front, -EPROTO);
+            break;
+        }
+        last = (uint16_t)(last + buffers);
+        available = (uint16_t)(available - buffers);
+        length -= (uint32_t)sizeof(struct nr_virtio_header);
+        if (nr_link_parse(&front->link, at + sizeof(struct nr_virtio_header), length, &rx[good].data, &rx[good].length)) {
+            rx[good].flags = NR_RX_CHECKSUM_VERIFIED; /* memory does not flip bits on the way */
+            rx[good].peer = front->peer;
+            counters->received_bytes += rx[good].length;
+            good++;
+        } else {
+            counters->receive_errors++;
+            counters->last_receive_error = -EBADMSG;
+        }
+    }
+    __atomic_store_n(&ring->last_used, last, __ATOMIC_RELAXED);
+    counters->received += good;
+    return good;
+}
+
 static uint32_t receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
 {
     struct front *front = (struct front *)io;
     struct ring *ring = &front->rx;
     uint32_t good = 0;
-    uint16_t available;
 
     if (ring->next != (uint16_t)(ring->last_used + ring->mask + 1)) {
         /* Payloads of the previous call end here: their buffers go back. */
         ring->next = (uint16_t)(ring->last_used + ring->mask + 1);
         publish(ring);
     }
-    if (front->state != NR_VRING_READY || (available = used_count(ring)) == 0) {
-        io->counters.empty_polls++;
-        if (++front->polls >= POLLS_PER_LOOK)
-            look(front);
-        return 0;
+    if (front->state == NR_VRING_READY && (good = take_frames(front, rx, max)) != 0) {
+        front->polls = 0;
+        return good;
     }
-    front->polls = 0;
-    if (available > (uint16_t)(ring->next - ring->last_used)) {
-        refuse(front, -EPROTO); /* more than it has */
-        return 0;
+    io->counters.empty_polls++;
+    if (atomic_load_explicit(&front->woken, memory_order_relaxed)) {
+        consume_events(front);
+        front->polls = POLLS_PER_LOOK;
     }
-    while (good < max && available > 0) {
-        const uint8_t *at = front->rx_buffers + ((size_t)(ring->last_used & ring->mask) << front->slot_shift);
-        uint16_t buffers = 0;
-        uint32_t length = measure_frame(front, at, available, &buffers);
-
-        if (length == 0) {
-            io->counters.receive_errors++;
-            io->counters.last_receive_error = -EPROTO;
-            refuse(front, -EPROTO);
-            break;
-        }
-        ring->last_used = (uint16_t)(ring->last_used + buffers);
-        available = (uint16_t)(available - buffers);
-        length -= (uint32_t)sizeof(struct nr_virtio_header);
-        if (parse_frame(front, at + sizeof(struct nr_virtio_header), length, &rx[good])) {
-            io->counters.received_bytes += rx[good].length;
-            good++;
-        } else {
-            io->counters.receive_errors++;
-            io->counters.last_receive_error = -EBADMSG;
-        }
+    if (front->state != NR_VRING_READY || ++front->polls >= POLLS_PER_LOOK) {
+        look(front);
+        /* What was told of by an event that is gone now has no other teller. */
+        if (front->state == NR_VRING_READY)
+            good = take_frames(front, rx, max);
     }
-    io->counters.received += good;
     return good;
 }
 
@@ -448,17 +566,9 @@ static uint8_t *place_frame(struct front *front, uint32_t bytes)
     return at;
 }
 
-static void write_frame(struct front *front, uint8_t *at, const struct nr_tx *tx, uint32_t payload)
+static void write_frame(const struct front *front, uint8_t *at, const struct nr_tx *tx, uint32_t payload)
 {
-    uint8_t *ip = at + sizeof(struct nr_virtio_header) + 14;
-    uint32_t sum = front->ip_sum + payload + 28;
-
-    memcpy(at, front->prefix, PREFIX);
-    put16(ip + 2, payload + 28);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    put16(ip + 10, ~sum & 0xffff);
-    put16(ip + 24, payload + 8);
+    nr_link_write(&front->link, at, payload, 0);
     at += PREFIX;
     memcpy(at, tx->data, tx->length);
     at += tx->length;
@@ -472,6 +582,13 @@ static void drop_segments(const struct front *front, const struct nr_tx *tx)
 {
     for (uint32_t s = 0; s < tx->segments; s++)
         front->io.sent(front->io.sent_context, tx->segment[s].token);
+}
+
+static uint32_t max_payload(struct nr_packet_io *io)
+{
+    const struct front *front = (struct front *)io;
+
+    return front->clamp < front->largest ? front->clamp : front->largest;
 }
 
 static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)
@@ -493,7 +610,7 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
     for (done = 0; done < count; done++) {
         uint32_t payload = payload_length(&tx[done]);
 
-        if (payload > front->clamp) {
+        if (payload > max_payload(io)) {
             counters->send_dropped++;
             counters->send_too_long++;
             counters->last_send_error = -EMSGSIZE;
@@ -512,69 +629,33 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
     return done;
 }
 
-static int wait_io(struct nr_packet_io *io, uint64_t timeout_ns)
+static int descriptor(struct nr_packet_io *io)
+{
+    return ((struct front *)io)->epoll_fd;
+}
+
+/* The back end publishes, then looks at our flag; we set the flag, then look at what it published. */
+static bool arm(struct nr_packet_io *io)
 {
     struct front *front = (struct front *)io;
-    struct timespec timeout;
-    int result = 0;
-    int awake = AWAKE;
 
-    if (!atomic_compare_exchange_strong(&front->wakefulness, &awake, SLEEPING)) {
-        atomic_store(&front->wakefulness, AWAKE);
-        return NR_IO_WOKEN;
-    }
-    enum nr_vring_state before = front->state;
-    look(front);
-    if (front->state != before)
-        timeout_ns = 0; /* what the caller waits for may be this */
-    else if (front->state == NR_VRING_DOWN && timeout_ns > REDIAL_NS)
-        timeout_ns = REDIAL_NS; /* and dial again */
-    timeout = (struct timespec){.tv_sec = (time_t)(timeout_ns / 1000000000u), .tv_nsec = (long)(timeout_ns % 1000000000u)};
-    struct pollfd fds[3] = {
-        {.fd = front->socket_fd, .events = POLLIN},
-        {.fd = front->wake_fd, .events = POLLIN},
-        {.fd = front->rx.call_fd, .events = POLLIN},
-    };
-
-    /* The back end publishes, then looks at our flag; we set the flag, then look at what it published. */
     __atomic_store_n(&front->rx.avail->flags, 0, __ATOMIC_RELAXED);
     atomic_thread_fence(memory_order_seq_cst);
-    if (front->state == NR_VRING_READY && used_count(&front->rx) != 0) {
-        result |= NR_IO_READABLE;
-    } else if (ppoll(fds, 3, timeout_ns == NR_IO_FOREVER ? NULL : &timeout, NULL) > 0) {
-        uint64_t ignored;
-
-        if (fds[0].revents != 0)
-            look(front);
-        if (fds[1].revents != 0)
-            (void)!read(front->wake_fd, &ignored, sizeof(ignored));
-        if (fds[2].revents != 0)
-            (void)!read(front->rx.call_fd, &ignored, sizeof(ignored));
-        if (front->state == NR_VRING_READY && used_count(&front->rx) != 0)
-            result |= NR_IO_READABLE;
-    }
-    __atomic_store_n(&front->rx.avail->flags, VRING_AVAIL_F_NO_INTERRUPT, __ATOMIC_RELAXED);
-    if (atomic_exchange(&front->wakefulness, AWAKE) == WOKEN)
-        result |= NR_IO_WOKEN;
-    return result;
+    return used_count(&front->rx) != 0;
 }
 
-static void wake_io(struct nr_packet_io *io)
+static void disarm(struct nr_packet_io *io)
 {
-    struct front *front = (struct front *)io;
-
-    if (atomic_exchange(&front->wakefulness, WOKEN) == SLEEPING) {
-        const uint64_t one = 1;
-        int saved = errno; /* a signal handler may be calling */
-
-        (void)!write(front->wake_fd, &one, sizeof(one));
-        errno = saved;
-    }
+    __atomic_store_n(&((struct front *)io)->rx.avail->flags, VRING_AVAIL_F_NO_INTERRUPT, __ATOMIC_RELAXED);
+    atomic_store_explicit(&((struct front *)io)->woken, true, memory_order_relaxed);
 }
 
-static uint32_t max_payload(struct nr_packet_io *io)
+/* Frames of the largest size that the receive ring holds; the appliance drops what finds it full. */
+static uint32_t receive_capacity(struct nr_packet_io *io)
 {
-    return ((struct front *)io)->clamp;
+    const struct front *front = (struct front *)io;
+
+    return (front->rx.mask + 1u) / ((PREFIX + front->clamp + (1u << front->slot_shift) - 1) >> front->slot_shift);
 }
 
 static void close_fd(int fd)
@@ -588,7 +669,8 @@ static void close_io(struct nr_packet_io *io)
     struct front *front = (struct front *)io;
 
     close_fd(front->socket_fd);
-    close_fd(front->wake_fd);
+    close_fd(front->epoll_fd);
+    close_fd(front->timer_fd);
     close_fd(front->memory_fd);
     close_fd(front->rx.kick_fd);
     close_fd(front->rx.call_fd);
@@ -603,9 +685,11 @@ static void close_io(struct nr_packet_io *io)
 static const struct nr_packet_io_ops vring_ops = {
     .receive_burst = receive_burst,
     .send_burst = send_burst,
-    .wait = wait_io,
-    .wake = wake_io,
+    .descriptor = descriptor,
+    .arm = arm,
+    .disarm = disarm,
     .max_payload = max_payload,
+    .receive_capacity = receive_capacity,
     .close = close_io,
 };
 
@@ -674,30 +758,41 @@ static int take_memory(struct front *front, uint32_t descriptors, uint32_t slot)
     return front->tx_span == NULL ? -ENOMEM : 0;
 }
 
-static void prepare_prefix(struct front *front, const struct nr_vring_config *config)
+/* Who the two ends are: the configuration says, or the server will. */
+static int prepare_ends(struct front *front, const struct nr_vring_config *config)
 {
-    uint8_t *frame = front->prefix + sizeof(struct nr_virtio_header), *ip = frame + 14, *udp = ip + 20;
+    if (config->path == NULL) {
+        nr_link_prepare(&front->link, &config->local, &config->remote);
+        front->peer.length = NR_PEER_LENGTH_IP4;
+        front->peer.bytes[0] = 4;
+        nr_link_put16(front->peer.bytes + 2, config->remote.port);
+        memcpy(front->peer.bytes + 4, config->remote.address, 4);
+        return 0;
+    }
+    if (strlen(config->path) >= sizeof(front->address.sun_path))
+        return -ENAMETOOLONG;
+    front->address.sun_family = AF_UNIX;
+    memcpy(front->address.sun_path, config->path, strlen(config->path));
+    front->peer.length = NR_PEER_LENGTH_LOCAL;
+    front->peer.bytes[0] = NR_PEER_LOCAL;
+    front->hello = (struct nr_vhost_hello){.magic = NR_VHOST_MAGIC, .version = NR_VHOST_HELLO_VERSION};
+    if (getrandom(front->hello.identity, sizeof(front->hello.identity), 0) != sizeof(front->hello.identity))
+        return -EIO;
+    return 0;
+}
 
-    memcpy(frame, config->remote.mac, 6);
-    memcpy(frame + 6, config->local.mac, 6);
-    put16(frame + 12, 0x0800);
-    ip[0] = 0x45;
-    put16(ip + 6, 0x4000); /* DF */
-    ip[8] = 64;
-    ip[9] = 17;
-    memcpy(ip + 12, config->local.address, 4);
-    memcpy(ip + 16, config->remote.address, 4);
-    put16(udp, config->local.port);
-    put16(udp + 2, config->remote.port); /* the checksum stays zero: none */
-    for (int i = 0; i < 20; i += 2)
-        front->ip_sum += get16(ip + i);
+/* The descriptor to sleep on, with what never leaves it. */
+static int prepare_sleep(struct front *front)
+{
+    struct epoll_event call = {.events = EPOLLIN | EPOLLET}, timer = {.events = EPOLLIN};
 
-    memcpy(front->local, config->local.address, 4);
-    put16(front->local + 4, config->local.port);
-    front->peer.length = NR_PEER_LENGTH_IP4;
-    front->peer.bytes[0] = 4;
-    put16(front->peer.bytes + 2, config->remote.port);
-    memcpy(front->peer.bytes + 4, config->remote.address, 4);
+    front->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    front->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (front->epoll_fd < 0 || front->timer_fd < 0 || epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->rx.call_fd, &call) != 0 ||
+        epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->timer_fd, &timer) != 0)
+        return -errno;
+    set_timer(front, 1); /* long past: dial */
+    return 0;
 }
 
 static uint32_t or_default(uint32_t value, uint32_t otherwise)
@@ -720,9 +815,9 @@ struct nr_packet_io *nr_vring_open(const struct nr_vring_config *config, int *er
     struct front *front;
 
     *error = -EINVAL;
-    if (config->dial == NULL || !power_of_two(descriptors, 16, 32768) || !power_of_two(slot, 1024, 32768) ||
-        (size_t)descriptors * slot < 2 * frame || (size_t)descriptors * slot % (size_t)sysconf(_SC_PAGESIZE) != 0 ||
-        tx_bytes < 2 * frame || tx_bytes > 1u << 30)
+    if ((config->dial == NULL) == (config->path == NULL) || !power_of_two(descriptors, 16, 32768) ||
+        !power_of_two(slot, 1024, 32768) || (size_t)descriptors * slot < 2 * frame ||
+        (size_t)descriptors * slot % (size_t)sysconf(_SC_PAGESIZE) != 0 || tx_bytes < 2 * frame || tx_bytes > 1u << 30)
         return NULL;
     front = aligned_alloc(64, sizeof(*front));
     if (front == NULL) {
@@ -733,19 +828,21 @@ struct nr_packet_io *nr_vring_open(const struct nr_vring_config *config, int *er
     front->io.ops = &vring_ops;
     front->io.sent = config->sent != NULL ? config->sent : sent_to_nobody;
     front->io.sent_context = config->sent_context;
-    front->socket_fd = front->wake_fd = front->memory_fd = -1;
+    front->socket_fd = front->epoll_fd = front->timer_fd = front->memory_fd = -1;
     front->rx.kick_fd = front->rx.call_fd = front->tx.kick_fd = front->tx.call_fd = -1;
     front->dial = config->dial;
     front->dial_context = config->dial_context;
     front->clamp = clamp < NR_MAX_DATAGRAM ? clamp : NR_MAX_DATAGRAM;
+    front->largest = NR_MAX_DATAGRAM;
     front->slot_shift = (uint32_t)__builtin_ctz(slot);
     front->tx_bytes = tx_bytes;
-    prepare_prefix(front, config);
-    *error = take_memory(front, descriptors, slot);
+    *error = prepare_ends(front, config);
+    if (*error == 0)
+        *error = take_memory(front, descriptors, slot);
     if (*error == 0) {
+        front->rx.avail->flags = front->tx.avail->flags = VRING_AVAIL_F_NO_INTERRUPT;
         reset_rings(front);
-        front->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        *error = front->wake_fd < 0 ? -errno : 0;
+        *error = prepare_sleep(front);
     }
     if (*error != 0) {
         close_io(&front->io);
@@ -763,5 +860,6 @@ void nr_vring_info(const struct nr_packet_io *io, struct nr_vring_info *info)
         .connections = front->connections,
         .refused = front->refused,
         .memory_bytes = front->memory_bytes,
+        .limit = front->limit,
     };
 }
