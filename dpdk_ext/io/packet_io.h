@@ -30,8 +30,8 @@
 #define NR_PEER_LOCAL 1 /* family: a client of this host that shares memory */
 #define NR_PEER_LINK 1  /* index of the byte that holds the link */
 
-/* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped).
- */
+/* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped). For segments
+ * without token (NR_TOKEN_NONE) it may be called or not. */
 typedef void (*nr_sent_fn)(void *context, uint64_t token);
 
 /* What passed, since creation. Written by the owner only; others may read a slightly old value. */
@@ -68,7 +68,8 @@ struct nr_packet_io_ops {
 /* The part that all implementations share; they embed it as their first member. */
 struct nr_packet_io {
     const struct nr_packet_io_ops *ops; /* the implementation */
-    nr_sent_fn sent;                    /* drops segment references; may be NULL where none are sent */
+    nr_sent_fn sent;                    /* drops segment references; may be NULL where none are sent. The appliance's loop sets both
+                                           when it takes the io over, so read them at each call */
     void *sent_context;                 /* first argument of sent */
     struct nr_io_counters counters;     /* what passed */
 };
@@ -82,7 +83,8 @@ static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx
 
 /*
  * Sends without sleeping and returns how many of the first datagrams were accepted; the rest stays with the caller. The own bytes
- * of accepted ones may be changed as soon as this returns, their segments only after `sent` (perhaps called before this returns).
+ * of accepted ones, those of segments without token included, may be changed as soon as this returns, the other segments' only after
+ * `sent` (perhaps called before this returns).
  * An accepted datagram may still be lost, here or further on. A connected io ignores the peer.
  */
 static inline uint32_t nr_io_send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)
