@@ -14,8 +14,13 @@
 #define IP4_HEADER 20
 #define IP6_HEADER 40
 
-/* Bytes that the kernel accounts for a waiting datagram besides its payload, about. */
+/*
+ * Bytes that the kernel accounts for a waiting datagram besides its payload: at least so many on network cards; on the loopback it
+ * takes a power of two that holds headers and its own record at the end, and a descriptor. Runs in one message take less.
+ */
 #define SOCKET_OVERHEAD 2048
+#define SOCKET_HEADERS 384
+#define SOCKET_DESCRIPTOR 256
 
 /* What one message may carry to or from the kernel: bytes, and datagrams of equal length that it cuts (older kernels take no more). */
 #define MESSAGE_BYTES 65507
@@ -515,7 +520,13 @@ static uint32_t receive_capacity(struct nr_packet_io *io)
 
     if (getsockopt(udp->fd, SOL_SOCKET, SO_RCVBUF, &bytes, &length) != 0)
         bytes = 0;
-    return (uint32_t)bytes / (udp->clamp + SOCKET_OVERHEAD);
+    uint32_t each = 1;
+    while (each < udp->clamp + SOCKET_HEADERS)
+        each *= 2;
+    each += SOCKET_DESCRIPTOR;
+    if (each < udp->clamp + SOCKET_OVERHEAD)
+        each = udp->clamp + SOCKET_OVERHEAD;
+    return (uint32_t)bytes / each;
 }
 
 static void close_io(struct nr_packet_io *io)
