@@ -74,8 +74,10 @@ struct nr_packet_io {
     struct nr_io_counters counters;     /* what passed */
 };
 
-/* Takes up to `max` waiting datagrams without sleeping and returns how many. Payloads of the previous call become
- * invalid. */
+/*
+ * Takes up to `max` waiting datagrams without sleeping and returns how many. Payloads of the previous call become invalid. After a
+ * return of `max` more may wait that the descriptor does not tell of: nr_io_arm() does, and who sleeps already must be woken.
+ */
 static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
 {
     return io->ops->receive_burst(io, rx, max);
