@@ -56,7 +56,7 @@ Open = Callable[..., netreplay.Replay]
 _AF_PACKET = pytest.param("af_packet", marks=pytest.mark.root)
 
 
-@pytest.fixture(params=["local", "vhost", "udp", _AF_PACKET])
+@pytest.fixture(params=["local", "vhost", "udp"])
 def transport(request: pytest.FixtureRequest) -> str:
     """How the memory is reached."""
     return str(request.param)
@@ -69,7 +69,7 @@ def resources() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=["vhost", "udp", _AF_PACKET])
+@pytest.fixture(params=["vhost", "udp"])
 def network(request: pytest.FixtureRequest) -> str:
     """How a server is reached."""
     return str(request.param)

@@ -2,6 +2,7 @@
 #include "replay_behaviour.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -92,7 +93,7 @@ static void nobody_answers(void)
     CHECK(clock_now() - before >= 100 * MILLISECOND);
     nr_replay_blocked(replay, &blocked);
     CHECK(blocked.silent_ns == UINT64_MAX);
-    CHECK_EQUAL(blocked.unreachable, 1);
+    CHECK_EQUAL(blocked.unreachable, ECONNREFUSED);
     CHECK_EQUAL(nr_ping(replay, 0, &ping, 10 * MILLISECOND, &operation), NR_PENDING);
     nr_operation_blocked(operation, &blocked);
     CHECK_EQUAL(blocked.wait.reason, 0);
