@@ -145,7 +145,7 @@ static void the_time_of_a_call_is_told(void)
     struct nr_ping ping;
     int status;
 
-    toy_spec(&world.spec, 500, 400, 1, 64, NR_AUTORESET_NEXT_STEP);
+    toy_spec(&world.spec, 500, 100, 1, 64, NR_AUTORESET_NEXT_STEP);
     world_open(&world);
     struct nr_actor *actor = nr_actor_open(world.replay, &world.spec.actor, &status);
     toy_rows(&toy);
