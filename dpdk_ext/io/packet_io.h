@@ -36,19 +36,19 @@ typedef void (*nr_sent_fn)(void *context, uint64_t token);
 
 /* What passed, since creation. Written by the owner only; others may read a slightly old value. */
 struct nr_io_counters {
-    uint64_t received;       /* datagrams handed up */
+    uint64_t received; /* datagrams handed up */
     uint64_t received_bytes; /* their payload bytes */
-    uint64_t sent;           /* datagrams given to the wire */
-    uint64_t sent_bytes;     /* their payload bytes */
-    uint64_t send_dropped;   /* datagrams accepted but refused below (full queue, no route, ...); includes the next */
-    uint64_t send_too_long;  /* of these, datagrams that do not fit the path: ask max_payload again */
+    uint64_t sent; /* datagrams given to the wire */
+    uint64_t sent_bytes; /* their payload bytes */
+    uint64_t send_dropped; /* datagrams accepted but refused below (full queue, no route, ...); includes the next */
+    uint64_t send_too_long; /* of these, datagrams that do not fit the path: ask max_payload again */
     uint64_t receive_truncated; /* datagrams longer than a receive buffer, dropped */
-    uint64_t unreachable;       /* reports that nobody listens at the peer or that there is no way to it */
-    uint64_t empty_polls;       /* receive_burst calls that found nothing */
-    uint64_t receive_errors;    /* receive_burst calls that failed for a reason not counted above */
-    int32_t last_send_error;    /* negative errno of the newest refusal, 0 for none */
+    uint64_t unreachable; /* reports that nobody listens at the peer or that there is no way to it */
+    uint64_t empty_polls; /* receive_burst calls that found nothing */
+    uint64_t receive_errors; /* receive_burst calls that failed for a reason not counted above */
+    int32_t last_send_error; /* negative errno of the newest refusal, 0 for none */
     int32_t last_receive_error; /* negative errno of the newest receive error, 0 for none */
-    int32_t last_unreachable;   /* negative errno of the newest report counted in unreachable, 0 for none */
+    int32_t last_unreachable; /* negative errno of the newest report counted in unreachable, 0 for none */
 };
 
 struct nr_packet_io;
@@ -58,7 +58,7 @@ struct nr_packet_io_ops {
     uint32_t (*receive_burst)(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max);
     uint32_t (*send_burst)(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count);
     int (*descriptor)(struct nr_packet_io *io);
-    bool (*arm)(struct nr_packet_io *io);    /* NULL: the descriptor tells of everything, always */
+    bool (*arm)(struct nr_packet_io *io); /* NULL: the descriptor tells of everything, always */
     void (*disarm)(struct nr_packet_io *io); /* NULL where arm is */
     uint32_t (*max_payload)(struct nr_packet_io *io);
     uint32_t (*receive_capacity)(struct nr_packet_io *io);
@@ -68,10 +68,10 @@ struct nr_packet_io_ops {
 /* The part that all implementations share; they embed it as their first member. */
 struct nr_packet_io {
     const struct nr_packet_io_ops *ops; /* the implementation */
-    nr_sent_fn sent;                    /* drops segment references; may be NULL where none are sent. The appliance's loop sets both
+    nr_sent_fn sent; /* drops segment references; may be NULL where none are sent. The appliance's loop sets both
                                            when it takes the io over, so read them at each call */
-    void *sent_context;                 /* first argument of sent */
-    struct nr_io_counters counters;     /* what passed */
+    void *sent_context; /* first argument of sent */
+    struct nr_io_counters counters; /* what passed */
 };
 
 /*
