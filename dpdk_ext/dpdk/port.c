@@ -390,11 +390,21 @@ static bool take_frame(struct port *port, const uint8_t *frame, uint32_t length,
         return true;
     case NR_FRAME_ARP:
     case NR_FRAME_NEIGHBOUR:
-    case NR_FRAME_PING: answer(port, kind, frame, length); break;
-    case NR_FRAME_NOT_OURS: port->counters.not_ours++; break;
-    case NR_FRAME_BAD_LENGTH: port->counters.bad_length++; break;
-    case NR_FRAME_BAD_CHECKSUM: port->counters.bad_checksum++; break;
-    case NR_FRAME_FRAGMENT: port->counters.fragments++; break;
+    case NR_FRAME_PING:
+        answer(port, kind, frame, length);
+        break;
+    case NR_FRAME_NOT_OURS:
+        port->counters.not_ours++;
+        break;
+    case NR_FRAME_BAD_LENGTH:
+        port->counters.bad_length++;
+        break;
+    case NR_FRAME_BAD_CHECKSUM:
+        port->counters.bad_checksum++;
+        break;
+    case NR_FRAME_FRAGMENT:
+        port->counters.fragments++;
+        break;
     }
     return false;
 }
@@ -563,12 +573,13 @@ static bool no_such_port(const char *device, const struct failure *failure)
 
     if (kernel_driver(device, driver)) {
         if (strcmp(driver, "vfio-pci") == 0 || strstr(driver, "uio") != NULL)
-            return fail(failure, -ENODEV, "%s is bound to %s, but EAL did not take it: allow it with -a %s, without --no-pci", device,
-                        driver, device);
+            return fail(failure, -ENODEV, "%s is bound to %s, but EAL did not take it: allow it with -a %s, without --no-pci",
+                        device, driver, device);
         return fail(failure, -ENODEV, "%s is bound to the kernel driver %s: dpdk-devbind.py --bind=vfio-pci %s", device, driver,
                     device);
     }
-    RTE_ETH_FOREACH_DEV(id) {
+    RTE_ETH_FOREACH_DEV(id)
+    {
         if (rte_eth_dev_get_name_by_port(id, name) == 0 && used < sizeof(ports))
             used += (size_t)snprintf(ports + used, sizeof(ports) - used, "%s%s", used > 0 ? ", " : "", name);
     }
@@ -691,7 +702,8 @@ static bool configure(struct port *port, const struct failure *failure)
     int result;
 
     if (mtu != 0 && mtu < port->mtu)
-        return fail(failure, -EINVAL, "%s has MTU %u, not %u: ip link set %s mtu %u", interface, mtu, port->mtu, interface, port->mtu);
+        return fail(failure, -EINVAL, "%s has MTU %u, not %u: ip link set %s mtu %u", interface, mtu, port->mtu, interface,
+                    port->mtu);
     port->rx_offloads = port->device.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
     port->tx_offloads = port->device.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_UDP_CKSUM | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
     conf.rxmode.offloads = port->rx_offloads;
@@ -705,12 +717,13 @@ static bool configure(struct port *port, const struct failure *failure)
     if (result == -EINVAL && port->mtu > port->device.max_mtu)
         return fail(failure, result, "%s takes an MTU of %u at most, not %u", port->info.driver, port->device.max_mtu, port->mtu);
     if (result != 0)
-        return fail(failure, result, "%s refuses MTU %u with one queue pair: %s; EAL's log may say more", port->info.driver, port->mtu,
-                    rte_strerror(-result));
+        return fail(failure, result, "%s refuses MTU %u with one queue pair: %s; EAL's log may say more", port->info.driver,
+                    port->mtu, rte_strerror(-result));
     return true;
 }
 
-static struct rte_mempool *make_pool(struct port *port, const char *what, uint32_t count, uint32_t room, const struct failure *failure)
+static struct rte_mempool *make_pool(struct port *port, const char *what, uint32_t count, uint32_t room,
+                                     const struct failure *failure)
 {
     static _Atomic uint32_t number; /* names are the process's */
     char name[RTE_MEMPOOL_NAMESIZE];
@@ -722,8 +735,8 @@ static struct rte_mempool *make_pool(struct port *port, const char *what, uint32
         uint64_t bytes = (uint64_t)count * (room + sizeof(struct rte_mbuf) + 64);
 
         fail(failure, rte_errno == 0 ? -ENOMEM : -rte_errno,
-             "no memory for %u %s mbufs of %u bytes (%u MiB): give EAL more (-m, hugepages) or ask for fewer descriptors: %s", count,
-             what, room, (unsigned int)(bytes >> 20) + 1, rte_strerror(rte_errno));
+             "no memory for %u %s mbufs of %u bytes (%u MiB): give EAL more (-m, hugepages) or ask for fewer descriptors: %s",
+             count, what, room, (unsigned int)(bytes >> 20) + 1, rte_strerror(rte_errno));
         return NULL;
     }
     port->info.memory_bytes += (uint64_t)count * (pool->header_size + pool->elt_size + pool->trailer_size);
@@ -748,7 +761,8 @@ static bool set_up_queues(struct port *port, uint32_t descriptors, const struct 
         return false;
     result = rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &rx, &tx);
     if (result != 0)
-        return fail(failure, result, "%s has no queues of %u descriptors: %s", port->info.driver, descriptors, rte_strerror(-result));
+        return fail(failure, result, "%s has no queues of %u descriptors: %s", port->info.driver, descriptors,
+                    rte_strerror(-result));
     port->info.rx_descriptors = rx;
     port->info.tx_descriptors = tx;
     port->info.mbufs = pool_size(rx) + spare;
@@ -765,7 +779,8 @@ static bool set_up_queues(struct port *port, uint32_t descriptors, const struct 
     if (result == 0)
         result = rte_eth_tx_queue_setup(port->id, 0, tx, (unsigned int)socket, &tx_conf);
     if (result != 0)
-        return fail(failure, result, "%s refuses queues of %u and %u descriptors with mbufs of %u bytes: %s; EAL's log may say more",
+        return fail(failure, result,
+                    "%s refuses queues of %u and %u descriptors with mbufs of %u bytes: %s; EAL's log may say more",
                     port->info.driver, rx, tx, room, rte_strerror(-result));
     return true;
 }
@@ -792,8 +807,8 @@ static bool zero_copy_is_possible(const struct port *port)
 {
     uint16_t most = port->device.tx_desc_lim.nb_mtu_seg_max;
 
-    return port->slab != NULL && (port->tx_offloads & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0 &&
-           (most == 0 || most > NR_TX_SEGMENTS) && (is_virtual(port) || rte_eal_iova_mode() == RTE_IOVA_VA);
+    return port->slab != NULL && (port->tx_offloads & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0 && (most == 0 || most > NR_TX_SEGMENTS) &&
+           (is_virtual(port) || rte_eal_iova_mode() == RTE_IOVA_VA);
 }
 
 static bool set_up_segments(struct port *port, const struct nr_port_config *config, const struct failure *failure)

@@ -473,8 +473,8 @@ static void udp_header(const struct nr_frame_host *host, const struct nr_tx *tx,
     }
 }
 
-uint32_t nr_frame_headers(const struct nr_frame_host *host, const struct nr_tx *tx, uint32_t payload, enum nr_frame_checksum checksum,
-                          uint8_t *out)
+uint32_t nr_frame_headers(const struct nr_frame_host *host, const struct nr_tx *tx, uint32_t payload,
+                          enum nr_frame_checksum checksum, uint8_t *out)
 {
     const uint8_t *peer = tx->peer.bytes;
     uint8_t *ip = out + NR_FRAME_ETHERNET;

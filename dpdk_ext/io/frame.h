@@ -34,23 +34,23 @@ enum nr_frame {
     NR_FRAME_ARP,          /* asks for our MAC: answer it */
     NR_FRAME_NEIGHBOUR,    /* the same in IPv6 */
     NR_FRAME_PING,         /* echo request to us: answer it */
-    NR_FRAME_NOT_OURS,     /* another MAC, address, port or protocol, an option or extension header, a sender that cannot be one */
-    NR_FRAME_BAD_LENGTH,   /* lengths contradict each other or the frame */
+    NR_FRAME_NOT_OURS, /* another MAC, address, port or protocol, an option or extension header, a sender that cannot be one */
+    NR_FRAME_BAD_LENGTH, /* lengths contradict each other or the frame */
     NR_FRAME_BAD_CHECKSUM, /* of the IPv4 header, UDP or ICMP; absent in UDP over IPv6 */
-    NR_FRAME_FRAGMENT,     /* of an IP packet */
+    NR_FRAME_FRAGMENT, /* of an IP packet */
 };
 
 /* What the port has verified of a frame: bits. */
 enum {
-    NR_FRAME_IP_VERIFIED = 1,  /* the checksum of the IPv4 header, if it has one */
+    NR_FRAME_IP_VERIFIED = 1, /* the checksum of the IPv4 header, if it has one */
     NR_FRAME_UDP_VERIFIED = 2, /* the UDP checksum, if there is one */
 };
 
 /* How a datagram that is sent gets its UDP checksum. */
 enum nr_frame_checksum {
-    NR_FRAME_CHECKSUM_WHOLE,  /* reckoned here, over headers and payload */
+    NR_FRAME_CHECKSUM_WHOLE, /* reckoned here, over headers and payload */
     NR_FRAME_CHECKSUM_PSEUDO, /* the sum of the pseudo-header alone: the port does the rest */
-    NR_FRAME_CHECKSUM_NONE,   /* zero over IPv4; whole over IPv6, where zero is not allowed */
+    NR_FRAME_CHECKSUM_NONE, /* zero over IPv4; whole over IPv6, where zero is not allowed */
 };
 
 /* The link-local IPv6 address of a MAC (modified EUI-64). */
@@ -85,7 +85,7 @@ static inline uint32_t nr_frame_payload(const struct nr_tx *tx)
  * NR_FRAME_HEADERS_IP4 or NR_FRAME_HEADERS_IP6; 0 when the host has no address of the peer's family. Payload and headers fit into
  * 65,535 bytes. DF set, TTL 64, identification 0.
  */
-uint32_t nr_frame_headers(const struct nr_frame_host *host, const struct nr_tx *tx, uint32_t payload, enum nr_frame_checksum checksum,
-                          uint8_t *out);
+uint32_t nr_frame_headers(const struct nr_frame_host *host, const struct nr_tx *tx, uint32_t payload,
+                          enum nr_frame_checksum checksum, uint8_t *out);
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/port.h"
-#include "io/frame.h"
 #include "tests/check.h"
 
 #define SKIPPED 77
@@ -183,6 +182,7 @@ static void make_rings(struct link *link)
         link->ring[i] = rte_ring_create(i == 0 ? "to_server" : "to_client", 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
         CHECK(link->ring[i] != NULL);
     }
+    /* Both have a MAC of zeros, which the driver will not change, and so the same link-local address: that is test_frame's. */
     for (int i = 0; i < 2; i++)
         CHECK(rte_eth_from_rings(i == 0 ? "server" : "client", &link->ring[i], 1, &link->ring[1 - i], 1, 0) >= 0);
 }
@@ -240,7 +240,6 @@ static void echo_sizes(struct link *link, const uint8_t *address, uint32_t addre
 
     nr_port_info(link->io[0], &info);
     make_peer(&tx.peer, address, address_bytes, SERVER_PORT, info.mac);
-    tx.peer.bytes[NR_PEER_LENGTH_IP6 + 6] = address_bytes == 16 && address[0] == 0xfe;
     for (uint32_t length = 0; length <= largest; length += length < 70 ? 1 : length < largest - 400 ? 389 : 1) {
         fill(payload, length, length);
         tx.length = (uint16_t)length;
@@ -369,7 +368,6 @@ static void ask_arp(struct link *link, struct rte_mempool *pool)
 static int test_ring(void)
 {
     static struct link link;
-    uint8_t link_local[16];
     struct nr_port_info info;
     struct nr_port_counters counters;
 
@@ -384,8 +382,6 @@ static int test_ring(void)
 
     echo_sizes(&link, server_ip4, 4, 9000 - 48);
     echo_sizes(&link, server_ip6, 16, 9000 - 48);
-    nr_frame_link_local(info.mac, link_local);
-    echo_sizes(&link, link_local, 16, 9000 - 48);
     send_segments(&link, client_ip4, 4);
     send_segments(&link, client_ip6, 16);
     ask_arp(&link, pool);
