@@ -392,6 +392,40 @@ static int test_ring(void)
     return 0;
 }
 
+/* Not a test by itself: echoes on the device of the arguments until a datagram says "end". */
+static int serve(const char *vdev, const char *device, uint16_t mtu)
+{
+    struct nr_port_config config = {.device = device, .udp_port = SERVER_PORT, .mtu = mtu};
+    struct nr_rx rx[32];
+    struct nr_tx tx[32];
+    bool ended = false;
+
+    must_start(vdev);
+    memcpy(config.ip4, server_ip4, 4);
+    memcpy(config.ip6, server_ip6, 16);
+    struct nr_packet_io *io = must_open(&config);
+    printf("ready\n");
+    fflush(stdout);
+    while (!ended) {
+        uint32_t count = nr_io_receive_burst(io, rx, 32);
+
+        for (uint32_t i = 0; i < count; i++) {
+            tx[i] = (struct nr_tx){.peer = rx[i].peer, .data = rx[i].data, .length = (uint16_t)rx[i].length};
+            ended = ended || (rx[i].length == 3 && memcmp(rx[i].data, "end", 3) == 0);
+        }
+        if (count > 0)
+            nr_io_send_burst(io, tx, count);
+        else
+            sched_yield();
+    }
+    struct nr_port_counters counters;
+    nr_port_counters(io, &counters);
+    printf("received %" PRIu64 ", ARP %" PRIu64 ", neighbour %" PRIu64 ", ping %" PRIu64 ", bad checksum %" PRIu64 "\n",
+           io->counters.received, counters.arp, counters.neighbour, counters.ping, counters.bad_checksum);
+    nr_io_close(io);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const struct {
@@ -403,6 +437,8 @@ int main(int argc, char **argv)
         if (argc > 1 && strcmp(argv[1], cases[i].name) == 0)
             return cases[i].run();
     }
+    if (argc == 5 && strcmp(argv[1], "serve") == 0)
+        return serve(argv[2], argv[3], (uint16_t)atoi(argv[4]));
     fprintf(stderr, "which case?\n");
     return 2;
 }
