@@ -380,7 +380,7 @@ static int test_ring(void)
     struct rte_mempool *pool = rte_pktmbuf_pool_create("asker", 63, 0, 0, 2048, SOCKET_ID_ANY);
     CHECK(pool != NULL);
 
-    echo_sizes(&link, server_ip4, 4, 9000 - 48);
+    echo_sizes(&link, server_ip4, 4, 9000 - 28);
     echo_sizes(&link, server_ip6, 16, 9000 - 48);
     send_segments(&link, client_ip4, 4);
     send_segments(&link, client_ip6, 16);
