@@ -20,7 +20,7 @@
 
 /* 1 once io/vhost.c and the vring driver that finds it by a path are in the library. */
 #ifndef ECHO_VHOST
-#define ECHO_VHOST 0
+#define ECHO_VHOST 1
 #endif
 #if ECHO_VHOST
 #include "io/vhost.h"
