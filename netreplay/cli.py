@@ -17,7 +17,7 @@ _COMMANDS = {
     "tables": ("netreplay.appliance.look", "tables", "Show what is in the tables of a server."),
     "ping": ("netreplay.appliance.look", "ping", "Measure round trips to a server."),
     "forward": ("netreplay.appliance.forward", "forward", "Forward UDP to a server, badly (seeded, for tests)."),
-    "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole."),
+    "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole or an Atari game."),
 }
 
 

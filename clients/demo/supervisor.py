@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from netreplay.clients.demo.config import TABLES, Config
+from netreplay.clients.demo.config import Config
 from netreplay.clients.demo.process import Command, Process, how_ended
 from netreplay.clients.demo.record import ProcessState, Record, Restart
 from netreplay.errors import NetreplayError
@@ -34,7 +34,9 @@ class Supervisor:
         self._place.mkdir(parents=True, exist_ok=True)
         self._ready, self._stats = self._place / "server.ready", self._place / "server.stats.json"
         self._toml = folder / "server.toml"
-        self._toml.write_text('[server]\nauth = "off"\n\n' + TABLES.read_text(encoding="utf-8"), encoding="utf-8")
+        self._toml.write_text(
+            '[server]\nauth = "off"\n\n' + config.tables.read_text(encoding="utf-8"), encoding="utf-8"
+        )
         self._listen = "127.0.0.1:0"
         self._fruitless: dict[str, int] = {}  # starts in a row that came to nothing
         self._seen_working: dict[str, int] = {}  # pid
