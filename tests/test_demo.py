@@ -625,7 +625,7 @@ def test_a_process_that_cannot_work_is_given_up_with_its_last_words(tmp_path):
         (["--env", "Pong-v5"], "--env: there is no 'Pong-v5'; CartPole-v1 and Atari games work, such as ALE/Pong-v5"),
         (
             ["--env", "ALE/Pogn-v5"],
-            "--env: there is no 'ALE/Pogn-v5'; CartPole-v1 and Atari games work, such as ALE/Pong",
+            "--env: there is no 'ALE/Pogn-v5'; CartPole-v1 and Atari games work",
         ),
         (["--out", "/dev/null/x"], "--out: /dev/null/x: "),
         (["--seconds", "0"], "Invalid value for '--seconds'"),

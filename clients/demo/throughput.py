@@ -7,7 +7,7 @@ from typing import Any
 
 from netreplay.clients.demo.config import Config
 from netreplay.clients.demo.latency import Histogram, human
-from netreplay.clients.demo.record import Record
+from netreplay.clients.demo.record import RATES, Record
 from netreplay.layout import step_layout
 from netreplay.memory import human as human_bytes
 from netreplay.spec import Spec
@@ -39,9 +39,9 @@ def _mean_return(record: Record) -> float | None:
 
 def contents(record: Record) -> dict[str, Any]:
     """Rates of the whole run, each since its counter first moved; per second, where nothing else is said."""
-    config, averages = record.config, record.averages
-    rate = {name: average.rate for name, average in averages.items()}
-    actors = {name: rate[f"steps {name}"] for name in record.actors if f"steps {name}" in rate}
+    config = record.config
+    rate = {name: record.averages[name].rate for name in (*RATES, "learned", "updated")}
+    actors = {name: record.averages[f"steps {name}"].rate for name in record.actors}
     mean, share = _mean_return(record), append_share(record)
     return {
         "environment_steps": round(rate["steps"], 2),
