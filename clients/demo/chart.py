@@ -71,7 +71,7 @@ def draw_throughput(record: Record, path: Path, verdict: str) -> None:
         if axes is not returns:
             axes.set_ylim(bottom=0)
         if axes is not returns or record.returns:
-            axes.legend(frameon=False, fontsize=8, loc="lower right")
+            axes.legend(frameon=False, fontsize=8, loc="best")
     figure.suptitle(f"netreplay demo: {config.environment}, {config.actors} actors, seed {config.seed}: {verdict}")
     figure.savefig(path, dpi=120)
 

@@ -101,6 +101,7 @@ class Atari:
             "adam_epsilon": 1.5e-4,
             "reward_scale": 1.0,
             "target_rate": 0.005,
+            "publish_interval": 10,
             "items_per_update": 32.0,
             "evaluation_interval": 0,
         }
