@@ -232,8 +232,8 @@ static int audit_slab(const struct audit *audit, const struct nr_slab *slab, uin
         EXPECT(held >= references[place], "store %u step %u: %u references, held %u times", index, place, held, references[place]);
         lent += held - references[place];
         used += held > 0;
-        EXPECT(held == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes,
-               "store %u step %u: missing", index, place);
+        EXPECT(held == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes, "store %u step %u: missing", index,
+               place);
     }
     EXPECT(lent == slab->lent, "store %u: %llu references are nobody's, %u are lent", index, (unsigned long long)lent, slab->lent);
     EXPECT(lent <= slab->count / NR_SLAB_LENT_SHARE, "store %u: lent steps", index);

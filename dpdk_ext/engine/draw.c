@@ -248,8 +248,7 @@ static void gather_part(struct nr_store *store, const struct nr_table *table, co
     }
 }
 
-int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, uint32_t length,
-                   struct nr_pieces *pieces)
+int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, uint32_t length, struct nr_pieces *pieces)
 {
     if (draw->leased == 0)
         return NR_LEASE_EXPIRED;

@@ -26,7 +26,7 @@ struct bench {
     struct nr_tx tx[BURST];
     uint8_t arena[BURST * NR_MAX_DATAGRAM] __attribute__((aligned(64)));
     uint8_t *sink;
-    uint32_t at;       /* of the sink */
+    uint32_t at; /* of the sink */
     uint64_t datagrams, bytes, referred;
     uint8_t answer[NR_MAX_DATAGRAM] __attribute__((aligned(8))); /* the last */
     bool keep;
@@ -79,12 +79,8 @@ static void ask(struct bench *bench, struct datagram *datagram)
 static struct bench *bench_open(uint32_t steps, uint32_t max_datagram, uint32_t least)
 {
     struct nr_gather gathers[STACK + 1];
-    const struct nr_store_config store = {.step_bytes = STEP,
-                                          .observation_bytes = FRAME,
-                                          .steps = steps + 64,
-                                          .window = WINDOW,
-                                          .in_flight = 60,
-                                          .streams = 1};
+    const struct nr_store_config store = {
+        .step_bytes = STEP, .observation_bytes = FRAME, .steps = steps + 64, .window = WINDOW, .in_flight = 60, .streams = 1};
     const struct nr_table_config table = {.capacity = steps - WINDOW,
                                           .sampler = NR_SAMPLER_UNIFORM,
                                           .leases = 1024,
@@ -119,18 +115,13 @@ static struct bench *bench_open(uint32_t steps, uint32_t max_datagram, uint32_t 
     for (uint32_t i = 0; i < STACK; i++)
         gathers[i] =
             (struct nr_gather){.delta = (int32_t)i - (STACK - 1), .length = FRAME, .target = NR_ROW_HEAD + COLUMNS + i * FRAME};
-    gathers[STACK] =
-        (struct nr_gather){.source = FRAME, .length = STEP - FRAME, .target = NR_ROW_HEAD + COLUMNS + STACK * FRAME};
+    gathers[STACK] = (struct nr_gather){.source = FRAME, .length = STEP - FRAME, .target = NR_ROW_HEAD + COLUMNS + STACK * FRAME};
     CHECK((bench->engine = nr_engine_create(&config, &status)) != NULL);
     CHECK((bench->server = nr_server_create(bench->engine, &server, &status)) != NULL);
     CHECK((bench->sink = aligned_alloc(64, SINK)) != NULL);
     memset(bench->sink, 0, SINK);
-    bench->outbox = (struct nr_outbox){.tx = bench->tx,
-                                       .arena = bench->arena,
-                                       .stride = NR_MAX_DATAGRAM,
-                                       .capacity = BURST,
-                                       .flush = sink,
-                                       .context = bench};
+    bench->outbox = (struct nr_outbox){
+        .tx = bench->tx, .arena = bench->arena, .stride = NR_MAX_DATAGRAM, .capacity = BURST, .flush = sink, .context = bench};
     CHECK_EQUAL(nr_stream_open(bench->engine, 0, id, 77, &position), NR_OK);
     for (uint64_t number = 0; number < steps; number++) {
         uint8_t columns[COLUMNS] = {0};

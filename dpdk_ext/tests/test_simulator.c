@@ -465,6 +465,7 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
     CHECK(partitions == 0 || kills > 0 || server_counters.sessions_swept > 0);
     struct nr_simulator_counters counters;
     nr_simulator_counters(simulator, &counters);
+    CHECK(counters.referred > 0); /* the large steps left from the slab */
     printf("seed %" PRIu64 ": %" PRIu64 " items, %" PRIu64 "+%" PRIu64 " batches, %" PRIu64 " stale, %" PRIu64
            " datagrams, %" PRIu64 " lost on the way, %" PRIu64 " doubled, %.3f s simulated, %" PRIu64
            " items lost with %u servers\n",
