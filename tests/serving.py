@@ -10,8 +10,11 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import get_native_id as gettid
+from typing import Any
 
 PATIENCE = 20.0
 """seconds until what should be quick counts as hung, on a machine that has other things to do"""
@@ -40,6 +43,21 @@ def _serve(arguments: list[str], log: str, namespace: str) -> None:
     os.dup2(target, 1)
     os.dup2(target, 2)
     main(["serve", *arguments])
+
+
+def forked(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """A process of its own that does the work, on this thread's network; started in some milliseconds."""
+    process = _context.Process(
+        target=_elsewhere, args=(f"/proc/{os.getpid()}/task/{gettid()}/ns/net", work, *arguments)
+    )
+    process.start()
+    return process
+
+
+def _elsewhere(namespace: str, work: Callable[..., None], *arguments: Any) -> None:
+    if Path(namespace).readlink() != Path("/proc/self/ns/net").readlink():
+        enter_namespace(namespace)
+    work(*arguments)
 
 
 def enter_namespace(path: str) -> None:

@@ -550,12 +550,13 @@ static uint8_t *place_frame(struct front *front, uint32_t bytes)
 {
     struct ring *ring = &front->tx;
     uint32_t need = (bytes + 63u) & ~63u;
-    uint32_t skipped = front->tx_head + need > front->tx_bytes ? front->tx_bytes - front->tx_head : 0;
+    bool wraps = front->tx_head + need > front->tx_bytes; /* also from the very end, where nothing is skipped */
+    uint32_t skipped = wraps ? front->tx_bytes - front->tx_head : 0;
     uint8_t *at;
 
     if ((uint16_t)(ring->next - ring->last_used) > ring->mask || need + skipped > front->tx_free)
         return NULL;
-    if (skipped != 0)
+    if (wraps)
         front->tx_head = 0;
     at = front->tx_buffers + front->tx_head;
     ring->desc[ring->next & ring->mask] = (struct vring_desc){.addr = shared_address(front, at), .len = bytes};

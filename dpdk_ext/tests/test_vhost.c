@@ -17,6 +17,7 @@
 
 #include "check.h"
 #include "io/hello.h"
+#include "io/link.h"
 #include "io/vhost.h"
 #include "io/vhost_user.h"
 #include "io/vring.h"
@@ -159,6 +160,26 @@ static void test_every_length_comes_back(void)
         nr_io_close(client);
         nr_io_close(server);
     }
+}
+
+/* Frames of 128 bytes fill the memory to send from exactly, lap after lap; a smaller one then has to start at its beginning. */
+static void test_frames_may_end_where_the_memory_ends(void)
+{
+    int error;
+    struct nr_packet_io *server = listen_at(0);
+    struct nr_packet_io *client = nr_vring_open(&(struct nr_vring_config){.path = path, .tx_bytes = 1 << 15}, &error);
+
+    CHECK(client != NULL);
+    connect_to(client, server);
+    for (int lap = 0; lap < 5; lap++) {
+        for (uint32_t i = 0; i <= (1 << 15) / 128; i++)
+            round_trip(client, server, 128 - NR_LINK_PREFIX, i);
+        for (uint32_t i = 2; i < (1 << 15) / 64; i++)
+            round_trip(client, server, 1, i);
+    }
+    CHECK_EQUAL(server->counters.receive_errors, 0);
+    nr_io_close(client);
+    nr_io_close(server);
 }
 
 static void test_windows_come_back_in_order(void)
@@ -753,6 +774,7 @@ int main(void)
     snprintf(path, sizeof(path), "%s/socket", folder);
     test_socket_paths();
     test_every_length_comes_back();
+    test_frames_may_end_where_the_memory_ends();
     test_windows_come_back_in_order();
     test_a_full_ring_drops_and_unknown_peers_too();
     test_a_crowd_up_to_the_limit_and_no_further();
