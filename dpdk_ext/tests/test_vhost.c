@@ -688,9 +688,10 @@ static void test_the_silent_are_hung_up_on(void)
     int error;
     struct nr_waiter *waiter = nr_waiter_open(&server, 1, &error);
 
-    while (info_of(server).refused_protocol == 0)
-        if (echo(server) == 0)
-            nr_waiter_wait(waiter, NR_WAIT_FOREVER);
+    while (info_of(server).refused_protocol == 0) {
+        nr_waiter_wait(waiter, NR_WAIT_FOREVER);
+        echo(server);
+    }
     raw_close(&silent);
     nr_waiter_close(waiter);
     nr_io_close(server);
