@@ -450,7 +450,7 @@ static bool take_kick(struct vhost *vhost, struct device *device, struct ring *r
     return true;
 }
 
-/* False when it breaks the rules. Each thing is said once, a ring's parts in order, all before the device is ready. */
+/* False when it breaks the rules. Memory, sizes, addresses and kicks are each given once, a ring's parts in that order. */
 static bool take_message(struct vhost *vhost, struct device *device)
 {
     struct nr_vhost_message *message = &device->message;
