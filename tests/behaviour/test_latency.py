@@ -103,6 +103,14 @@ def test_missing_matplotlib_is_told_before_measuring(tmp_path):
     refused(done, "matplotlib cannot be imported", "netreplay[plot]")
 
 
+def test_a_memory_in_the_same_process_has_no_shares(tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC)
+    done = latency(f"local:{tmp_path / 'spec.toml'}", *FEW, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    results = [operation["results"][0] for operation in json.loads(done.stdout)["operations"]]
+    assert [(result["count"], result["shares"]) for result in results] == [(5, None)] * 4
+
+
 @pytest.fixture
 def measuring(serve, tmp_path):
     """(server, process, its stderr so far) of a run that would last for long, once calls are measured."""
