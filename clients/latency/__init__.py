@@ -213,13 +213,18 @@ class _Run:
 
     def _head(self) -> str:
         width = max(len(label) for label in self._labels)
-        lines = [self._environment.line(self._settings.core)]
+        lines = [*self._environment.line(self._settings.core).split("; "), f"polling {self._settings.poll}"]
         lines += [
-            f"{subject.label.ljust(width)}  {subject.url}: table {subject.table!r}, {subject.items:,} items, "
-            f"steps of {subject.step_bytes:,} B, rows of {subject.row_bytes:,} B"
+            line
             for subject in self._subjects
+            for line in (
+                f"{subject.label.ljust(width)}  {subject.url}",
+                (
+                    f"{' ' * width}  table {subject.table!r}, {subject.items:,} items, "
+                    f"steps of {subject.step_bytes:,} B, rows of {subject.row_bytes:,} B"
+                ),
+            )
         ]
-        lines[0] += f"; polling {self._settings.poll}"
         if len({(subject.step_bytes, subject.row_bytes, subject.items) for subject in self._subjects}) > 1:
             lines.append("the tables differ, and so does what a call has to do")
         return "\n".join(lines)

@@ -131,9 +131,20 @@ compare() {
     .venv/bin/python - "$1/latency.json" "$2/latency.json" <<'PY'
 import json, sys
 one, two = (json.load(open(path)) for path in sys.argv[1:3])
-for name, a in one["results"][0]["operations"].items():
-    b = two["results"][0]["operations"][name]
-    print(f"{name:8} {a['p50_us']:9.1f} us   kernel {b['p50_us']:9.1f} us   {100 * (a['p50_us'] / b['p50_us'] - 1):+.0f} %")
+if not (one["complete"] and two["complete"]):
+    print("run.sh: a measurement was not complete: compare with care")
+others = {operation["name"]: operation["results"][0] for operation in two["operations"]}
+for operation in one["operations"]:
+    name, a = operation["name"], operation["results"][0]
+    b = others.get(name)
+    if a is None or b is None:
+        print(f"{name:8} not measured on both")
+        continue
+    a, b = (result["percentiles"]["p50"] for result in (a, b))
+    if a is None or b is None:
+        print(f"{name:8} too few calls for a median")
+        continue
+    print(f"{name:8} p50 {a:9.1f} us   against {b:9.1f} us   {100 * (a / b - 1):+.0f} %")
 PY
 }
 
