@@ -89,6 +89,12 @@ class Counters(NamedTuple):
     round_trips: int
     stalls: int
     """appends that waited for credits"""
+    answers: int
+    """datagrams that answered a request, those of settlements apart; 0 for local:, as are the two that follow"""
+    answer_ns: int
+    """from a request's first datagram to each of its answers; moments of several requests count once"""
+    serving_ns: int
+    """of it, between the server's receive and send stamps; moments of several answers count once"""
     smoothed_round_trip_ns: int
     least_round_trip_ns: int
     reconnects: int

@@ -8,7 +8,7 @@ import gymnasium
 
 import netreplay
 
-url = sys.argv[1] if len(sys.argv) > 1 else "udp://127.0.0.1:7447"
+url = sys.argv[1] if len(sys.argv) > 1 else "vhost:///tmp/replay.sock"
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 20_000
 
 env = gymnasium.make("CartPole-v1")

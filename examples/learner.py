@@ -8,7 +8,7 @@ import torch
 
 import netreplay
 
-url = sys.argv[1] if len(sys.argv) > 1 else "udp://127.0.0.1:7447"
+url = sys.argv[1] if len(sys.argv) > 1 else "vhost:///tmp/replay.sock"
 batches = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000
 
 q = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))

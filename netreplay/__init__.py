@@ -2,7 +2,7 @@
 
 ::
 
-    replay = netreplay.connect("udp://10.0.0.7:7447", auth="off")
+    replay = netreplay.connect("vhost:///tmp/replay.sock")  # or "udp://10.0.0.7:7447", auth="off"
     actor = replay.actor("pong")
     actor.append(frame=..., action=..., reward=..., terminated=..., truncated=...)
     learner = replay.learner("pong", batch_size=512, prefetch=4)

@@ -16,6 +16,7 @@ _COMMANDS = {
     "serve": ("netreplay.appliance.serve", "serve", "Serve a replay memory until SIGINT or SIGTERM."),
     "tables": ("netreplay.appliance.look", "tables", "Show what is in the tables of a server."),
     "ping": ("netreplay.appliance.look", "ping", "Measure round trips to a server."),
+    "latency": ("netreplay.clients.latency", "latency", "Measure what calls cost: client, wire and server apart."),
     "forward": ("netreplay.appliance.forward", "forward", "Forward UDP to a server, badly (seeded, for tests)."),
     "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole."),
 }

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from serving import ServerProcess
+from topology.hosts import Network, two_hosts
 
 import netreplay
 
@@ -52,6 +53,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 
 Open = Callable[..., netreplay.Replay]
+_AF_PACKET = pytest.param("af_packet", marks=pytest.mark.root)
 
 
 @pytest.fixture(params=["local", "vhost", "udp"])
@@ -73,17 +75,30 @@ def network(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def wire() -> Iterator[Network]:
+    """Two hosts, each a network namespace, and the wire between them."""
+    with two_hosts() as built:
+        yield built
+
+
 Serve = Callable[..., ServerProcess]
 
 
 @pytest.fixture
-def serve(tmp_path: Path, resources: ExitStack) -> Serve:
+def serve(request: pytest.FixtureRequest, tmp_path: Path, resources: ExitStack) -> Serve:
     """serve(toml, network) -> a server in a process of its own, ended with the test."""
 
     def start(toml: str, network: str, **options: Any) -> ServerProcess:
         if network == "vhost" and "listen" not in options:
             sockets = resources.enter_context(TemporaryDirectory(prefix="netreplay-"))  # tmp_path is too long for one
             options["listen"] = f"vhost://{sockets}/test.sock"
+        elif network == "af_packet":
+            wire = request.getfixturevalue("wire")
+            options["namespace"] = wire.server.namespace
+            options["port"] = wire.port("net_af_packet")
+            if not wire.entered:
+                resources.enter_context(wire.on_client())
         server = ServerProcess(toml, tmp_path / f"server{time.monotonic_ns()}", **options)
         return resources.enter_context(server)
 

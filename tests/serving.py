@@ -5,6 +5,7 @@ Servers are forked from a process that has imported what they need, so that one 
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -28,9 +29,12 @@ def wait_until(condition, what: str, seconds: float = PATIENCE) -> None:
         time.sleep(0.005)
 
 
-def _serve(arguments: list[str], log: str) -> None:
+def _serve(arguments: list[str], log: str, namespace: str) -> None:
     """The command, in the server's process."""
     from netreplay.cli import main
+
+    if namespace:
+        enter_namespace(f"/run/netns/{namespace}")
 
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(target, 1)
@@ -38,31 +42,57 @@ def _serve(arguments: list[str], log: str) -> None:
     main(["serve", *arguments])
 
 
-class ServerProcess:
-    """`url` is its (first) address. `restart()` starts another at the same address, as after a crash."""
+def enter_namespace(path: str) -> None:
+    """Moves this thread, and those that it starts, to another network namespace (setns(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path(path).open("rb") as file:
+        if libc.setns(file.fileno(), 0x40000000) != 0:  # CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), "setns", path)
 
-    def __init__(self, toml: str, folder: Path, *, listen: str | list[str] = "udp://127.0.0.1:0") -> None:
+
+class ServerProcess:
+    """`url` is its (first) address. `restart()` starts another at the same address, as after a crash.
+
+    `port` is a [port.NAME] part that it serves on instead of `listen`, in a network namespace.
+    """
+
+    def __init__(
+        self,
+        toml: str,
+        folder: Path,
+        *,
+        listen: str | list[str] = "udp://127.0.0.1:0",
+        port: str = "",
+        namespace: str = "",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.config = folder / "server.toml"
-        self.config.write_text(toml)
+        self._config = folder / "server.toml"
+        self._port, self._namespace = port, namespace
+        self.configure(toml)
         self._ready = folder / "ready"
         self._log = folder / "log"
-        self._listen = [listen] if isinstance(listen, str) else listen
+        self._listen = [] if port else [listen] if isinstance(listen, str) else listen
         self.process: BaseProcess | None = None
         self.urls: list[str] = []
 
     def start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        arguments = ["-c", str(self.config), "--auth", "off"]
+        arguments = ["-c", str(self._config), "--auth", "off"]
         for address in self._listen:
             arguments += ["--listen", address]
         arguments += ["--ready-file", str(self._ready)]
-        self.process = _context.Process(target=_serve, args=(arguments, str(self._log)))
+        self.process = _context.Process(target=_serve, args=(arguments, str(self._log), self._namespace))
         self.process.start()
         wait_until(lambda: self._ready.exists() or not self.process.is_alive(), "the server is ready")
         if not self._ready.exists():
             raise AssertionError(f"the server ended: {self.log()}")
-        self._listen = self.urls = self._ready.read_text().splitlines()
+        self.urls = self._ready.read_text().splitlines()
+        if not self._port:
+            self._listen = self.urls
+
+    def configure(self, toml: str) -> None:
+        """The spec of the next start."""
+        self._config.write_text(f"{toml}\n{self._port}")
 
     @property
     def url(self) -> str:

@@ -22,10 +22,11 @@ static struct nr_packet_io *nr_binding_listen_udp(const char *host, uint16_t por
 }
 
 /* nr_vhost_listen. */
-static struct nr_packet_io *nr_binding_listen_vhost(const char *path, uint32_t mode, uint32_t clients, uint32_t max_payload, int *error)
+static struct nr_packet_io *nr_binding_listen_vhost(const char *path, uint32_t mode, uint32_t clients, uint32_t max_payload,
+                                                    int *error)
 {
-    return nr_vhost_listen(
-        &(struct nr_vhost_config){.path = path, .mode = mode, .clients = clients, .max_payload = max_payload}, error);
+    return nr_vhost_listen(&(struct nr_vhost_config){.path = path, .mode = mode, .clients = clients, .max_payload = max_payload},
+                           error);
 }
 
 /* What users call most, in one crossing each. struct nr_binding belongs to one actor; its fields are answers. */

@@ -111,6 +111,8 @@ bool nr_drive_step(struct nr_network *network, uint64_t now)
             nr_drive_send(network, now);
         return false;
     }
+    if (count == NR_DRIVE_BURST && network->sleeping)
+        nr_waiter_wake(network->waiter); /* its descriptor may not tell of the rest */
     now = nr_clock();
     for (uint32_t i = 0; i < count; i++)
         nr_client_receive(network->client, &network->rx[i], now);

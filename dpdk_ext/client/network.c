@@ -76,6 +76,9 @@ static void network_counters(struct nr_replay *replay, struct nr_replay_counters
     counters->bytes_received = view.bytes_received;
     counters->retransmissions = view.retransmissions;
     counters->round_trips = view.round_trips;
+    counters->answers = view.answers;
+    counters->answer_ns = view.answer_time;
+    counters->serving_ns = view.serving_time;
     counters->smoothed_round_trip_ns = view.smoothed_round_trip;
     counters->least_round_trip_ns = view.least_round_trip;
     counters->reconnects = view.sessions > 1 ? view.sessions - 1 : 0;

@@ -195,6 +195,10 @@ int nr_ping(struct nr_replay *replay, uint32_t payload_bytes, struct nr_ping *pi
 struct nr_replay_counters {
     uint64_t datagrams_sent, datagrams_received, bytes_sent, bytes_received;
     uint64_t retransmissions, round_trips, stalls; /* stalls: appends that had to wait for credits */
+    /* For the shares of a call: their growth over it. See struct nr_client_view; all 0 for local. */
+    uint64_t answers;    /* datagrams that answered a request, settlements apart */
+    uint64_t answer_ns;  /* from a request's first datagram to each of its answers, each moment once */
+    uint64_t serving_ns; /* of it, between the server's receive and send stamps, each moment once */
     uint64_t smoothed_round_trip_ns, least_round_trip_ns;
     uint64_t reconnects, incarnation;
     uint32_t window, credits, max_datagram, pad;

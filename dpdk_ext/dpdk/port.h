@@ -23,6 +23,7 @@ struct nr_port_config {
     void *sent_context;   /* see nr_packet_io */
     const void *slab;     /* where segments point to, registered as external memory; NULL: segments are copied */
     uint64_t slab_bytes;
+    bool zero_checksum;   /* without offload send IPv4 datagrams without UDP checksum: a memory to memory link needs none */
 };
 
 /* What was got. */
@@ -35,7 +36,7 @@ struct nr_port_info {
     uint32_t mbufs;            /* in the receive pool */
     uint32_t mbuf_bytes;       /* of one mbuf's data room */
     uint64_t memory_bytes;     /* of all pools */
-    uint8_t checksum_offload;  /* 1: IPv4 checksum sent by the port, 2: UDP checksum sent, 4: UDP checksum verified */
+    uint8_t checksum_offload;  /* 1: IPv4 header checksum verified by the port, 2: UDP checksum sent, 4: UDP checksum verified */
     uint8_t zero_copy;         /* segments leave as external mbufs */
     uint8_t link_up;
 };
@@ -43,7 +44,7 @@ struct nr_port_info {
 /* Frames by what became of them, since creation. */
 struct nr_port_counters {
     uint64_t arp, neighbour, ping;   /* answered */
-    uint64_t not_ours;               /* another address, port or protocol */
+    uint64_t not_ours;               /* see NR_FRAME_NOT_OURS */
     uint64_t bad_length;             /* lengths that contradict each other or the frame */
     uint64_t bad_checksum;
     uint64_t fragments;              /* of IP: never reassembled */

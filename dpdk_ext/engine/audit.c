@@ -224,17 +224,22 @@ static int audit_streams(const struct audit *audit, const struct nr_engine *engi
 static int audit_slab(const struct audit *audit, const struct nr_slab *slab, uint32_t index, const uint32_t *references)
 {
     uint32_t used = 0, free = 0;
+    uint64_t lent = 0;
 
     for (uint32_t place = 0; place < slab->fresh; place++) {
-        EXPECT(slab->steps[place].references == references[place], "store %u step %u: %u references, held %u times", index, place,
-               slab->steps[place].references, references[place]);
-        used += references[place] > 0;
-        EXPECT(references[place] == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes,
-               "store %u step %u: missing", index, place);
+        uint32_t held = slab->steps[place].references;
+
+        EXPECT(held >= references[place], "store %u step %u: %u references, held %u times", index, place, held, references[place]);
+        lent += held - references[place];
+        used += held > 0;
+        EXPECT(held == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes, "store %u step %u: missing", index,
+               place);
     }
+    EXPECT(lent == slab->lent, "store %u: %llu references are nobody's, %u are lent", index, (unsigned long long)lent, slab->lent);
+    EXPECT(lent <= slab->count / NR_SLAB_LENT_SHARE, "store %u: lent steps", index);
     EXPECT(used == slab->used && slab->used <= slab->count, "store %u: used steps", index);
     for (uint32_t place = slab->free; place != NR_NONE; place = slab->steps[place].state)
-        EXPECT(place < slab->fresh && references[place] == 0 && ++free <= slab->fresh, "store %u: free steps", index);
+        EXPECT(place < slab->fresh && slab->steps[place].references == 0 && ++free <= slab->fresh, "store %u: free steps", index);
     EXPECT(used + free == slab->fresh && slab->fresh <= slab->count, "store %u: steps", index);
     return NR_OK;
 }

@@ -139,13 +139,11 @@ static inline void copy_row(const struct nr_table *table, const struct nr_slab *
     }
 }
 
-/* Bytes [from, to) of a row. */
-static void copy_part(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
-                      const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
+/* The piece that byte `from` of a row falls into: the last whose target is not beyond it. */
+static const struct nr_piece *piece_at(const struct nr_table *table, uint32_t from)
 {
     uint32_t low = 0, high = table->piece_count;
 
-    /* The piece that `from` falls into: the last whose target is not beyond it. */
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
 
@@ -154,7 +152,14 @@ static void copy_part(const struct nr_table *table, const struct nr_slab *slab, 
         else
             high = middle;
     }
-    for (const struct nr_piece *piece = &table->pieces[low]; from < to; piece++) {
+    return &table->pieces[low];
+}
+
+/* Bytes [from, to) of a row. */
+static void copy_part(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
+                      const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
+{
+    for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
         uint32_t skip = from - piece->gather.target;
         uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
         const uint8_t *source = piece_source(table, slab, piece, entry, record);
@@ -192,6 +197,77 @@ int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t 
         }
         out += part;
         length -= part;
+        from = 0;
+        row++;
+    }
+    return NR_OK;
+}
+
+static uint64_t token_of(uint32_t store, uint32_t place)
+{
+    return (uint64_t)(store + 1) << 32 | place;
+}
+
+void nr_step_sent(struct nr_engine *engine, uint64_t token)
+{
+    if (token != NR_TOKEN_NONE)
+        nr_slab_returned(&engine->stores[(uint32_t)(token >> 32) - 1].slab, (uint32_t)token);
+}
+
+/* Adds a run of the step as a reference. False: it must be copied. What follows it may need one segment more; behind the run that
+ * is `last` nothing does. */
+static bool refer(struct nr_store *store, uint32_t index, uint32_t place, const uint8_t *source, uint32_t length, bool last,
+                  struct nr_pieces *pieces)
+{
+    if (pieces->count + (last ? 1 : 2) > pieces->room || !nr_slab_lend(&store->slab, place))
+        return false;
+    pieces->segment[pieces->count++] = (struct nr_segment){.base = source, .length = length, .token = token_of(index, place)};
+    return true;
+}
+
+/* Bytes [from, to) of a row; `last`: nothing follows. */
+static void gather_part(struct nr_store *store, const struct nr_table *table, const struct nr_draw_entry *entry,
+                        const struct nr_record *record, uint32_t from, uint32_t to, bool last, struct nr_pieces *pieces)
+{
+    for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
+        uint32_t skip = from - piece->gather.target;
+        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
+        const uint8_t *source = piece_source(table, &store->slab, piece, entry, record);
+
+        from += length;
+        if (piece->kind == NR_PIECE_STEP && length >= pieces->least) {
+            uint32_t place = record->steps[nr_gather_step(&piece->gather, record->anchor, record->length)];
+
+            if (refer(store, table->store, place, source + skip, length, last && from == to, pieces))
+                continue;
+        }
+        if (source != NULL)
+            copy(nr_pieces_copied(pieces, length), source + skip, length);
+        else
+            memset(nr_pieces_copied(pieces, length), 0, length);
+    }
+}
+
+int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, uint32_t length, struct nr_pieces *pieces)
+{
+    if (draw->leased == 0)
+        return NR_LEASE_EXPIRED;
+    const struct nr_table *table = &engine->tables[draw->table];
+    struct nr_store *store = nr_engine_store_of(engine, table);
+    uint64_t bytes = (uint64_t)draw->count * table->row_bytes;
+
+    if (offset > bytes || length > bytes - offset)
+        return NR_BAD_LENGTH;
+    if (table->longest < pieces->least) /* small rows take the quicker way */
+        return nr_draw_copy(engine, draw, offset, nr_pieces_copied(pieces, length), length);
+    uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
+    while (length > 0) {
+        const struct nr_draw_entry *entry = &draw->entries[row];
+        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
+
+        length -= part;
+        gather_part(store, table, entry, record, from, from + part, length == 0, pieces);
         from = 0;
         row++;
     }

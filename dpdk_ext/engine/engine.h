@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "segment.h"
 #include "status.h"
 
 struct nr_engine;
@@ -191,6 +192,13 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struc
                  struct nr_wait *wait);
 /* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */
 int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length);
+/* The same bytes as pieces of a datagram: runs within a step of at least pieces->least bytes become references where there is room
+ * for them and the store lends its step, all else is copied. Each reference holds its step, whatever becomes of the draw and the
+ * item, until nr_step_sent drops it. Where a status is returned no piece was added. */
+int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, uint32_t length,
+                   struct nr_pieces *pieces);
+/* Drops the reference of a segment, once for each. NR_TOKEN_NONE is allowed. */
+void nr_step_sent(struct nr_engine *engine, uint64_t token);
 /* Ends the lease and/or the reservation, as NR_SETTLE_* says. Repeats do nothing. A settled draw's memory is the caller's again
  * when both `leased` and `reserved` are 0. */
 void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle);

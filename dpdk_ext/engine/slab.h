@@ -1,6 +1,6 @@
 /*
  * The slab of a store: fixed places for whole steps, each held by counted references: one of its stream's ring, one of every item
- * whose window has it. A place is free when nobody holds it.
+ * whose window has it, one of every segment of a datagram that has its bytes. A place is free when nobody holds it.
  */
 #ifndef NR_ENGINE_SLAB_H
 #define NR_ENGINE_SLAB_H
@@ -19,6 +19,11 @@
 #define NR_STEP_MISSING (NR_STEP_RINGED - 1) /* bytes that have not arrived; 0: the step is whole */
 #define NR_MAX_STEP_BYTES NR_STEP_MISSING
 
+/* Datagrams on their way hold at most one in so many of the places, so that a slow port cannot drive the items out. */
+#define NR_SLAB_LENT_SHARE 8
+/* A step with more references is not lent: counting on is left to the items. */
+#define NR_STEP_LENDABLE (UINT32_MAX / 2)
+
 struct nr_step {
     uint32_t references; /* 0: free */
     uint32_t state;      /* NR_STEP_*; of a free place the next free one, or NR_NONE */
@@ -35,6 +40,7 @@ struct nr_slab {
     uint32_t free;              /* first of the places that were used and are free again, or NR_NONE */
     uint32_t used;              /* places held */
     uint32_t ringed;            /* places held by rings, and perhaps by items too */
+    uint32_t lent;              /* references that datagrams on their way hold */
     uint64_t freed;             /* places given back, ever */
 };
 
@@ -90,6 +96,22 @@ static inline void nr_slab_drop(struct nr_slab *slab, uint32_t place)
         slab->used--;
         slab->freed++;
     }
+}
+
+/* Takes a reference for a datagram, of a step that something else holds. False: the bytes must be copied. */
+static inline bool nr_slab_lend(struct nr_slab *slab, uint32_t place)
+{
+    if (slab->lent >= slab->count / NR_SLAB_LENT_SHARE || slab->steps[place].references > NR_STEP_LENDABLE)
+        return false;
+    slab->steps[place].references++;
+    slab->lent++;
+    return true;
+}
+
+static inline void nr_slab_returned(struct nr_slab *slab, uint32_t place)
+{
+    slab->lent--;
+    nr_slab_drop(slab, place);
 }
 
 /* Drops the ring's reference. */

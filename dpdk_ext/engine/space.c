@@ -75,11 +75,11 @@ static bool fuller(const struct nr_table *a, const struct nr_table *b)
 }
 
 /* Evicts one item of the fullest table that has a candidate. Whole runs of items may have to leave until a step is free, since
- * windows share steps; the rings' and the draws' steps stay whatever leaves, so when there may be no others, an item must hold
- * a step that no ring holds. */
+ * windows share steps; the rings', the draws' and the datagrams' steps stay whatever leaves, so when there may be no others, an item
+ * must hold a step that no ring holds. */
 static bool evict_one(struct nr_engine *engine, struct nr_store *store)
 {
-    uint64_t loose = store->slab.used - store->slab.ringed, leased = 0;
+    uint64_t loose = store->slab.used - store->slab.ringed, leased = store->slab.lent;
     struct nr_table *best = NULL;
     uint32_t best_slot = NR_NONE;
 

@@ -48,9 +48,13 @@ static void piece_add(struct nr_table *table, uint32_t kind, struct nr_gather ga
         if (last->kind == kind && last->gather.from_end == gather.from_end && last->gather.delta == gather.delta &&
             last->gather.source + last->gather.length == gather.source) {
             last->gather.length += gather.length;
+            if (kind == NR_PIECE_STEP && last->gather.length > table->longest)
+                table->longest = last->gather.length;
             return;
         }
     }
+    if (kind == NR_PIECE_STEP && gather.length > table->longest)
+        table->longest = gather.length;
     struct nr_piece piece = {.kind = (uint16_t)kind, .gather = gather, .touch = kind == NR_PIECE_STEP};
     for (uint32_t i = 0; i < table->piece_count && i < SMALL_COUNT && piece.touch; i++) {
         const struct nr_gather *other = &table->pieces[i].gather;
@@ -66,7 +70,7 @@ void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint
 {
     uint32_t filled = NR_ROW_HEAD + table->item_bytes;
 
-    table->piece_count = 0;
+    table->piece_count = table->longest = 0;
     piece_add(table, NR_PIECE_HEAD, (struct nr_gather){.length = NR_ROW_HEAD});
     piece_add(table, NR_PIECE_COLUMNS, (struct nr_gather){.target = NR_ROW_HEAD, .length = table->item_bytes});
     table->body = table->piece_count;

@@ -49,6 +49,7 @@ struct nr_table {
     struct nr_piece *pieces;  /* of a row */
     uint32_t stride;          /* bytes from one record to the next */
     uint32_t piece_count;     /* pieces of a row */
+    uint32_t longest;         /* bytes of the longest piece that lies within a step */
     uint32_t body;            /* index of the first piece after the head and the columns */
     uint32_t row_bytes;       /* of a row */
     uint32_t columns;         /* bytes into a record: where its columns start */

@@ -30,25 +30,25 @@
 #define NR_PEER_LOCAL 1 /* family: a client of this host that shares memory */
 #define NR_PEER_LINK 1  /* index of the byte that holds the link */
 
-/* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped).
- */
+/* Called in the owner's thread, once for each accepted segment, when its bytes are no longer needed (sent or dropped). For segments
+ * without token (NR_TOKEN_NONE) it may be called or not. */
 typedef void (*nr_sent_fn)(void *context, uint64_t token);
 
 /* What passed, since creation. Written by the owner only; others may read a slightly old value. */
 struct nr_io_counters {
-    uint64_t received;       /* datagrams handed up */
+    uint64_t received; /* datagrams handed up */
     uint64_t received_bytes; /* their payload bytes */
-    uint64_t sent;           /* datagrams given to the wire */
-    uint64_t sent_bytes;     /* their payload bytes */
-    uint64_t send_dropped;   /* datagrams accepted but refused below (full queue, no route, ...); includes the next */
-    uint64_t send_too_long;  /* of these, datagrams that do not fit the path: ask max_payload again */
+    uint64_t sent; /* datagrams given to the wire */
+    uint64_t sent_bytes; /* their payload bytes */
+    uint64_t send_dropped; /* datagrams accepted but refused below (full queue, no route, ...); includes the next */
+    uint64_t send_too_long; /* of these, datagrams that do not fit the path: ask max_payload again */
     uint64_t receive_truncated; /* datagrams longer than a receive buffer, dropped */
-    uint64_t unreachable;       /* reports that nobody listens at the peer or that there is no way to it */
-    uint64_t empty_polls;       /* receive_burst calls that found nothing */
-    uint64_t receive_errors;    /* receive_burst calls that failed for a reason not counted above */
-    int32_t last_send_error;    /* negative errno of the newest refusal, 0 for none */
+    uint64_t unreachable; /* reports that nobody listens at the peer or that there is no way to it */
+    uint64_t empty_polls; /* receive_burst calls that found nothing */
+    uint64_t receive_errors; /* receive_burst calls that failed for a reason not counted above */
+    int32_t last_send_error; /* negative errno of the newest refusal, 0 for none */
     int32_t last_receive_error; /* negative errno of the newest receive error, 0 for none */
-    int32_t last_unreachable;   /* negative errno of the newest report counted in unreachable, 0 for none */
+    int32_t last_unreachable; /* negative errno of the newest report counted in unreachable, 0 for none */
 };
 
 struct nr_packet_io;
@@ -58,7 +58,7 @@ struct nr_packet_io_ops {
     uint32_t (*receive_burst)(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max);
     uint32_t (*send_burst)(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count);
     int (*descriptor)(struct nr_packet_io *io);
-    bool (*arm)(struct nr_packet_io *io);    /* NULL: the descriptor tells of everything, always */
+    bool (*arm)(struct nr_packet_io *io); /* NULL: the descriptor tells of everything, always */
     void (*disarm)(struct nr_packet_io *io); /* NULL where arm is */
     uint32_t (*max_payload)(struct nr_packet_io *io);
     uint32_t (*receive_capacity)(struct nr_packet_io *io);
@@ -68,13 +68,16 @@ struct nr_packet_io_ops {
 /* The part that all implementations share; they embed it as their first member. */
 struct nr_packet_io {
     const struct nr_packet_io_ops *ops; /* the implementation */
-    nr_sent_fn sent;                    /* drops segment references; may be NULL where none are sent */
-    void *sent_context;                 /* first argument of sent */
-    struct nr_io_counters counters;     /* what passed */
+    nr_sent_fn sent; /* drops segment references; may be NULL where none are sent. The appliance's loop sets both
+                                           when it takes the io over, so read them at each call */
+    void *sent_context; /* first argument of sent */
+    struct nr_io_counters counters; /* what passed */
 };
 
-/* Takes up to `max` waiting datagrams without sleeping and returns how many. Payloads of the previous call become
- * invalid. */
+/*
+ * Takes up to `max` waiting datagrams without sleeping and returns how many. Payloads of the previous call become invalid. After a
+ * return of `max` more may wait that the descriptor does not tell of: nr_io_arm() does, and who sleeps already must be woken.
+ */
 static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
 {
     return io->ops->receive_burst(io, rx, max);
@@ -82,7 +85,8 @@ static inline uint32_t nr_io_receive_burst(struct nr_packet_io *io, struct nr_rx
 
 /*
  * Sends without sleeping and returns how many of the first datagrams were accepted; the rest stays with the caller. The own bytes
- * of accepted ones may be changed as soon as this returns, their segments only after `sent` (perhaps called before this returns).
+ * of accepted ones, those of segments without token included, may be changed as soon as this returns, the other segments' only after
+ * `sent` (perhaps called before this returns).
  * An accepted datagram may still be lost, here or further on. A connected io ignores the peer.
  */
 static inline uint32_t nr_io_send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)

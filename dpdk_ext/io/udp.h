@@ -2,17 +2,17 @@
  * Packet I/O over kernel UDP sockets: what a host without DPDK uses, and the baseline for every claim about kernel
  * bypass.
  *
- * All buffers are taken at creation. Datagrams carry DF. Descriptors are close-on-exec; after a fork only one process
- * may go on.
+ * Runs of datagrams of one length to one peer cross the kernel as one message where it can do that (UDP_SEGMENT, UDP_GRO). All
+ * buffers are taken at creation. Datagrams carry DF. Descriptors are close-on-exec; after a fork only one process may go on.
  */
 #ifndef NR_IO_UDP_H
 #define NR_IO_UDP_H
 
 #include "packet_io.h"
 
-/* Datagrams per system call. */
+/* Datagrams per system call at least. */
 #define NR_UDP_BURST 64
-/* Bytes of one receive buffer; what is longer is dropped as truncated. */
+/* Bytes of the longest datagram handed up; what is longer is dropped as truncated. */
 #define NR_UDP_BUFFER 9216
 /* Socket buffers asked for where the configuration says 0, in bytes. */
 #define NR_UDP_SOCKET_BUFFER (4 << 20)
@@ -25,6 +25,7 @@ struct nr_udp_config {
                                */
     uint32_t max_payload;     /* bytes; clamps what max_payload reports below NR_MAX_DATAGRAM */
     uint32_t socket_buffer;   /* bytes to ask for in each direction; default NR_UDP_SOCKET_BUFFER */
+    bool plain;               /* one message for each datagram, both ways */
     nr_sent_fn sent;          /* see nr_packet_io */
     void *sent_context;       /* see nr_packet_io */
 };
@@ -36,6 +37,11 @@ struct nr_udp_info {
     uint32_t receive_buffer; /* bytes, as the kernel counts them (its own overhead included) */
     uint32_t send_buffer;    /* bytes, likewise */
     int fd;                  /* the socket; owned by the io */
+    bool segmenting;         /* runs are sent as one message; ends when the kernel refuses to cut what fits the path */
+    bool coalescing;         /* the kernel can hand up runs as one message; done while bursts come */
+    uint64_t segmented;       /* messages of several datagrams sent */
+    uint64_t segment_refused; /* messages of several datagrams that the kernel refused; they went one by one */
+    uint64_t coalesced;       /* messages of several datagrams received */
 };
 
 /*

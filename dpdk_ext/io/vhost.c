@@ -1,4 +1,3 @@
-#pragma GCC diagnostic ignored "-Waddress-of-packed-member"
 #include "vhost.h"
 
 #include <errno.h>
@@ -192,7 +191,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
 
 static int install_handler(void)
 {
-    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER, .sa_sigaction = on_bus_error};
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK, .sa_sigaction = on_bus_error};
     int result = 0;
 
     pthread_mutex_lock(&regions_lock);
@@ -292,8 +291,8 @@ static void take_away(struct vhost *vhost, struct device *device)
     }
     device->state = FREE;
     if (device->memory != NULL) {
-        munmap(device->memory, device->memory_bytes);
         leave_region(device->region);
+        munmap(device->memory, device->memory_bytes);
         vhost->info.memory_bytes -= device->memory_bytes;
         device->memory = NULL;
     }
@@ -375,31 +374,31 @@ static bool take_hello(struct vhost *vhost, struct device *device)
 }
 
 /* Maps the client's memory, if it cannot be taken away and is of a sensible size. */
-static bool map_memory(struct vhost *vhost, struct device *device, const struct nr_vhost_memory *table, int fd)
+static bool map_memory(struct vhost *vhost, struct device *device, struct nr_vhost_memory table, int fd)
 {
     struct stat status;
     struct statfs system;
     int seals = fcntl(fd, F_GET_SEALS);
 
-    if (device->memory != NULL || table->regions != 1 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &system) != 0 ||
+    if (device->memory != NULL || table.regions != 1 || seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &system) != 0 ||
         system.f_type != TMPFS_MAGIC || fstat(fd, &status) != 0)
         return false; /* pages of hugetlbfs are not of the size that the handler puts in their place */
-    if (table->size == 0 || table->size > MOST_MEMORY || table->offset % page_bytes != 0 ||
-        table->offset > (uint64_t)status.st_size || table->size > (uint64_t)status.st_size - table->offset ||
-        table->guest_address > UINT64_MAX - table->size || table->user_address > UINT64_MAX - table->size)
+    if (table.size == 0 || table.size > MOST_MEMORY || table.offset % page_bytes != 0 || table.offset > (uint64_t)status.st_size ||
+        table.size > (uint64_t)status.st_size - table.offset || table.guest_address > UINT64_MAX - table.size ||
+        table.user_address > UINT64_MAX - table.size)
         return false;
-    void *memory = mmap(NULL, table->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)table->offset);
+    void *memory = mmap(NULL, table.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)table.offset);
     if (memory == MAP_FAILED)
         return false;
-    if (!enter_region(memory, table->size, &device->region)) {
-        munmap(memory, table->size);
+    if (!enter_region(memory, table.size, &device->region)) {
+        munmap(memory, table.size);
         return false;
     }
     device->memory = memory;
-    device->memory_bytes = table->size;
-    device->guest_address = table->guest_address;
-    device->user_address = table->user_address;
-    vhost->info.memory_bytes += table->size;
+    device->memory_bytes = table.size;
+    device->guest_address = table.guest_address;
+    device->user_address = table.user_address;
+    vhost->info.memory_bytes += table.size;
     return true;
 }
 
@@ -455,10 +454,10 @@ static bool take_kick(struct vhost *vhost, struct device *device, struct ring *r
 static bool take_message(struct vhost *vhost, struct device *device)
 {
     struct nr_vhost_message *message = &device->message;
-    const struct nr_vhost_ring *said = &message->payload.ring;
-    /* The union's first four bytes are the index in all that name a ring. */
-    struct ring *ring = said->index == NR_VHOST_TX ? &device->tx : &device->rx;
-    const bool names_ring = message->size >= 4 && said->index <= NR_VHOST_TX;
+    /* The first four bytes of the payload are the ring's index in all that name one. */
+    const struct nr_vhost_ring said = message->payload.ring;
+    const bool names_ring = said.index <= NR_VHOST_TX;
+    struct ring *ring = said.index == NR_VHOST_TX ? &device->tx : &device->rx;
 
     switch (message->request) {
     case NR_VHOST_GET_FEATURES:
@@ -472,15 +471,15 @@ static bool take_message(struct vhost *vhost, struct device *device)
         return message->size == 0;
     case NR_VHOST_SET_MEM_TABLE:
         return message->size == sizeof(message->payload.memory) && device->passed_fd >= 0 &&
-               map_memory(vhost, device, &message->payload.memory, device->passed_fd);
+               map_memory(vhost, device, message->payload.memory, device->passed_fd);
     case NR_VHOST_SET_VRING_NUM:
-        if (message->size != sizeof(*said) || !names_ring || ring->size != 0 || said->value < 16 || said->value > 32768 ||
-            (said->value & (said->value - 1)) != 0)
+        if (message->size != sizeof(said) || !names_ring || ring->size != 0 || said.value < 16 || said.value > 32768 ||
+            (said.value & (said.value - 1)) != 0)
             return false;
-        ring->size = (uint16_t)said->value;
+        ring->size = (uint16_t)said.value;
         return true;
     case NR_VHOST_SET_VRING_BASE:
-        return message->size == sizeof(*said) && names_ring && said->value == 0;
+        return message->size == sizeof(said) && names_ring && said.value == 0;
     case NR_VHOST_SET_VRING_ADDR:
         if (message->size != sizeof(message->payload.address) || !names_ring || ring->addressed || ring->size == 0 ||
             device->memory == NULL)
@@ -510,8 +509,7 @@ static int gather(struct device *device, uint32_t whole)
 
     while (device->got < whole) {
         struct iovec vector = {.iov_base = (uint8_t *)&device->message + device->got, .iov_len = whole - device->got};
-        struct msghdr header = {
-            .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
         ssize_t length = recvmsg(device->socket_fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         bool bad = false;
 
@@ -607,7 +605,6 @@ static void start_device(struct vhost *vhost, struct device *device, int fd)
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = TELL(CONNECTION, device->index)};
     struct ucred credentials = {.pid = 0, .uid = UINT32_MAX};
     socklen_t length = sizeof(credentials);
-    bool touched = device->touched;
 
     if (epoll_ctl(vhost->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         close(fd);
@@ -617,7 +614,6 @@ static void start_device(struct vhost *vhost, struct device *device, int fd)
     *device = (struct device){
         .state = GREETING,
         .index = device->index,
-        .touched = touched,
         .client = {.pid = credentials.pid, .uid = credentials.uid},
         .socket_fd = fd,
         .kick_fd = -1,
@@ -769,7 +765,7 @@ static bool drain(struct vhost *vhost, struct device *device, struct nr_rx *rx, 
     struct nr_io_counters *counters = &vhost->io.counters;
     uint32_t taken = 0;
 
-    for (; taken < max && count > 0; count--) {
+    for (uint32_t i = 0; i < max && count > 0; i++, count--) {
         uint32_t length;
         const uint8_t *from = read_descriptor(device, ring, 0, &head, &length);
         struct nr_rx *out = &rx[taken];
@@ -984,12 +980,11 @@ static void drop(struct nr_io_counters *counters, int error)
 static struct device *find_device(struct vhost *vhost, const struct nr_peer *peer)
 {
     uint32_t index = nr_link_get16(peer->bytes + 2);
-    struct device *device = &vhost->device[index];
 
-    if (peer->length != NR_PEER_LENGTH_LOCAL || peer->bytes[0] != NR_PEER_LOCAL || index >= vhost->limit ||
-        device->state != READY || memcmp(peer->bytes + 4, device->peer.bytes + 4, 16) != 0)
+    if (peer->length != NR_PEER_LENGTH_LOCAL || peer->bytes[0] != NR_PEER_LOCAL || index >= vhost->limit)
         return NULL;
-    return device;
+    struct device *device = &vhost->device[index];
+    return device->state == READY && memcmp(peer->bytes + 4, device->peer.bytes + 4, 16) == 0 ? device : NULL;
 }
 
 static void send_one(struct vhost *vhost, const struct nr_tx *tx, uint32_t *touched)
@@ -1218,8 +1213,7 @@ static int prepare_sleep(struct vhost *vhost)
 
     vhost->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     vhost->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (vhost->epoll_fd < 0 || vhost->timer_fd < 0 ||
-        epoll_ctl(vhost->epoll_fd, EPOLL_CTL_ADD, vhost->listen_fd, &listener) != 0 ||
+    if (vhost->epoll_fd < 0 || vhost->timer_fd < 0 || epoll_ctl(vhost->epoll_fd, EPOLL_CTL_ADD, vhost->listen_fd, &listener) != 0 ||
         epoll_ctl(vhost->epoll_fd, EPOLL_CTL_ADD, vhost->timer_fd, &timer) != 0)
         return -errno;
     return 0;

@@ -788,8 +788,7 @@ static int prepare_sleep(struct front *front)
 
     front->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     front->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (front->epoll_fd < 0 || front->timer_fd < 0 ||
-        epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->rx.call_fd, &call) != 0 ||
+    if (front->epoll_fd < 0 || front->timer_fd < 0 || epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->rx.call_fd, &call) != 0 ||
         epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->timer_fd, &timer) != 0)
         return -errno;
     set_timer(front, 1); /* long past: dial */
@@ -816,9 +815,9 @@ struct nr_packet_io *nr_vring_open(const struct nr_vring_config *config, int *er
     struct front *front;
 
     *error = -EINVAL;
-    if ((config->dial == NULL) == (config->path == NULL) || !power_of_two(descriptors, 16, 32768) || !power_of_two(slot, 1024, 32768) ||
-        (size_t)descriptors * slot < 2 * frame || (size_t)descriptors * slot % (size_t)sysconf(_SC_PAGESIZE) != 0 ||
-        tx_bytes < 2 * frame || tx_bytes > 1u << 30)
+    if ((config->dial == NULL) == (config->path == NULL) || !power_of_two(descriptors, 16, 32768) ||
+        !power_of_two(slot, 1024, 32768) || (size_t)descriptors * slot < 2 * frame ||
+        (size_t)descriptors * slot % (size_t)sysconf(_SC_PAGESIZE) != 0 || tx_bytes < 2 * frame || tx_bytes > 1u << 30)
         return NULL;
     front = aligned_alloc(64, sizeof(*front));
     if (front == NULL) {

@@ -95,6 +95,10 @@ static void flush(struct nr_outbox *outbox)
             ;
         uint32_t sent = nr_io_send_burst(appliance->io[link], outbox->tx + first, last - first);
         appliance->counters.dropped_out += last - first - sent; /* the client asks again */
+        for (uint32_t i = first + sent; i < last; i++) {
+            for (uint32_t s = 0; s < outbox->tx[i].segments; s++)
+                nr_server_sent(appliance->server, outbox->tx[i].segment[s].token);
+        }
     }
     outbox->count = 0;
 }
@@ -370,6 +374,10 @@ struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr
     if (*status != NR_OK) {
         dispose(appliance);
         return NULL;
+    }
+    for (uint32_t link = 0; link < appliance->links; link++) {
+        appliance->io[link]->sent = nr_server_sent;
+        appliance->io[link]->sent_context = appliance->server;
     }
     show(appliance, 0);
     return appliance;

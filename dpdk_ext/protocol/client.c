@@ -148,6 +148,8 @@ void nr_client_receive(struct nr_client *client, const struct nr_rx *rx, uint64_
         client->view.ignored++; /* of a request that is over */
         return;
     }
+    if (request->call != &nr_call_settle)
+        nr_window_time(client, &stamps, request->first_sent, now);
     if (header.flags & NR_FLAG_DATA) {
         if (request->call->pull)
             nr_pull_data(client, request, &header, body + sizeof(stamps), header.length - (uint32_t)sizeof(stamps), now);

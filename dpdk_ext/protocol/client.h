@@ -46,6 +46,10 @@ struct nr_client_view {
     uint64_t incarnation; /* 0: no session yet */
     uint64_t sessions;    /* opened so far */
     uint64_t datagrams_sent, datagrams_received, bytes_sent, bytes_received, retransmissions, round_trips, ignored;
+    /* Where the time went since the client began, ns; settlements, which nobody waits for, are left out. */
+    uint64_t answers;      /* datagrams that answered a request */
+    uint64_t answer_time;  /* from a request's first datagram to each of its answers; moments of several requests count once */
+    uint64_t serving_time; /* between the server's stamps of those answers, by its clock; moments of several answers count once */
     uint64_t smoothed_round_trip, least_round_trip; /* ns */
     uint32_t window, credits, outstanding, max_datagram;
 };

@@ -100,6 +100,7 @@ struct nr_request {
     uint16_t repeats;  /* timeouts, or waits, in a row */
     uint64_t taken;    /* fragments that the server has */
     uint64_t inflight; /* fragments sent and not answered: counted as outstanding */
+    uint64_t first_sent; /* its first datagram, whatever was repeated since, ns; 0: nothing yet */
     uint64_t last_sent; /* ns */
     uint64_t hold;      /* nothing is sent before, ns */
     uint64_t age;       /* order of beginning */
@@ -220,6 +221,8 @@ struct nr_client {
     uint32_t outstanding;
     uint32_t epoch_answers, epoch_lost; /* datagrams since the window was last judged */
     uint64_t epoch_least;               /* round trip since then, ns */
+    uint64_t timed_until;               /* view.answer_time counts up to here, ns */
+    uint64_t served_until;              /* view.serving_time counts up to here, ns of the server's clock */
 
     /* requests */
     struct nr_client_slot slots[NR_SLOTS];
@@ -260,6 +263,8 @@ struct nr_client {
 void nr_window_sent(struct nr_client *client, uint64_t counter, uint64_t now);
 /* Time from the sending of the answered datagram; 0: it is not known any more. */
 uint64_t nr_window_answered(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t now);
+/* Adds an answer to view.answer_time and view.serving_time; `sent` is when the first datagram of its request left. */
+void nr_window_time(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t sent, uint64_t now);
 void nr_window_lost(struct nr_client *client, uint32_t datagrams);
 void nr_window_reset(struct nr_client *client);
 uint32_t nr_window_room(const struct nr_client *client);

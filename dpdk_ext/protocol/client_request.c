@@ -205,6 +205,8 @@ static void transmit(struct nr_client *client, struct nr_request *request, uint6
     bool pull = request->call->pull;
     if (pull && request->pull.answered)
         return; /* ranges take over */
+    if (request->first_sent == 0)
+        request->first_sent = now;
     struct nr_header header = {.operation = request->call->operation, .slot = request->slot, .request = request->number};
     if (request->ask_state) {
         header.operation = NR_OP_READ;

@@ -14,6 +14,7 @@ void nr_window_reset(struct nr_client *client)
     client->epoch_answers = client->epoch_lost = 0;
     client->epoch_least = UINT64_MAX;
     client->smoothed = client->variance = client->least = 0; /* the way there may be another */
+    client->served_until = 0; /* and the clock */
     memset(client->sent_counter, 0, sizeof(client->sent_counter));
 }
 
@@ -76,6 +77,22 @@ uint64_t nr_window_answered(struct nr_client *client, const struct nr_wire_stamp
     if (client->epoch_least != UINT64_MAX && (double)client->epoch_answers >= client->window)
         judge(client);
     return elapsed;
+}
+
+void nr_window_time(struct nr_client *client, const struct nr_wire_stamps *stamps, uint64_t sent, uint64_t now)
+{
+    uint64_t answered = stamps->received + stamps->residence;
+    if (sent < client->timed_until)
+        sent = client->timed_until;
+    if (now > sent)
+        client->view.answer_time += now - sent;
+    client->timed_until = now;
+    uint64_t received = stamps->received > client->served_until ? stamps->received : client->served_until;
+    if (answered > received) {
+        client->view.serving_time += answered - received;
+        client->served_until = answered;
+    }
+    client->view.answers++;
 }
 
 void nr_window_lost(struct nr_client *client, uint32_t datagrams)

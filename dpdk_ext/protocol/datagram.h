@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../engine/segment.h"
+
 /* Opaque to the protocol: address, port, and what packet I/O needs to answer (a MAC on Ethernet ports). */
 struct nr_peer {
     uint8_t bytes[32];
@@ -26,15 +28,13 @@ struct nr_rx {
     struct nr_peer peer;
 };
 
-/* Bytes in the slab that leave without being copied first; `token` goes back through the `sent` callback. */
-struct nr_segment {
-    const void *base;
-    uint32_t length; /* bytes */
-    uint64_t token;
-};
-
+/* Enough for the end of one frame, a whole one and the start of the next, with small columns between two of them: what 8,904 B of
+ * rows of 7,056 B frames have. */
 enum { NR_TX_SEGMENTS = 4 };
 
+/* A datagram is `data`, then the segments in order. Segments with a token lie in the slab, may be sent from there, and their tokens
+ * go back through the `sent` callback. Those with NR_TOKEN_NONE are own bytes as `data` is: whoever sends copies them before he
+ * returns. */
 struct nr_tx {
     struct nr_peer peer;
     const uint8_t *data; /* own bytes */
@@ -43,8 +43,32 @@ struct nr_tx {
     struct nr_segment segment[NR_TX_SEGMENTS];
 };
 
+/* Bytes of the whole datagram. */
+static inline uint32_t nr_tx_length(const struct nr_tx *tx)
+{
+    uint32_t length = tx->length;
+
+    for (uint32_t i = 0; i < tx->segments; i++)
+        length += tx->segment[i].length;
+    return length;
+}
+
+/* Writes the whole datagram to `target` and returns its bytes. */
+static inline uint32_t nr_tx_copy(const struct nr_tx *tx, uint8_t *target)
+{
+    uint32_t length = tx->length;
+
+    if (length > 0)
+        memcpy(target, tx->data, length);
+    for (uint32_t i = 0; i < tx->segments; i++) {
+        memcpy(target + length, tx->segment[i].base, tx->segment[i].length);
+        length += tx->segment[i].length;
+    }
+    return length;
+}
+
 /* Where the state machines put what they have to send. The owner (a loop, a simulator) provides the buffers and `flush`, which
- * sends or takes away everything so far and sets count to 0. */
+ * sends or takes away everything so far and sets count to 0; the segments' tokens are then its to give back. */
 struct nr_outbox {
     struct nr_tx *tx;    /* [capacity]; tx[i].data points to i * stride of `arena` */
     uint8_t *arena;      /* capacity * stride bytes */
@@ -63,14 +87,26 @@ static inline uint8_t *nr_outbox_place(struct nr_outbox *outbox)
     return outbox->arena + (size_t)outbox->count * outbox->stride;
 }
 
-static inline void nr_outbox_push(struct nr_outbox *outbox, const struct nr_peer *peer, uint16_t length)
+/* The next datagram's segments, to be filled before nr_outbox_push_segments. Only after nr_outbox_place. */
+static inline struct nr_segment *nr_outbox_segments(struct nr_outbox *outbox)
+{
+    return outbox->tx[outbox->count].segment;
+}
+
+/* `length` bytes of the place, then so many segments. */
+static inline void nr_outbox_push_segments(struct nr_outbox *outbox, const struct nr_peer *peer, uint16_t length, uint16_t segments)
 {
     struct nr_tx *tx = &outbox->tx[outbox->count];
     tx->peer = *peer;
     tx->data = outbox->arena + (size_t)outbox->count * outbox->stride;
     tx->length = length;
-    tx->segments = 0;
+    tx->segments = segments;
     outbox->count++;
+}
+
+static inline void nr_outbox_push(struct nr_outbox *outbox, const struct nr_peer *peer, uint16_t length)
+{
+    nr_outbox_push_segments(outbox, peer, length, 0);
 }
 
 #endif

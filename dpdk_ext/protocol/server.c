@@ -44,6 +44,8 @@ struct nr_server *nr_server_create(struct nr_engine *engine, const struct nr_ser
         return NULL;
     server->engine = engine;
     server->config = *config;
+    if (server->config.segment_least == 0)
+        server->config.segment_least = NR_SEGMENT_LEAST;
     server->config.max_datagram &= ~7u; /* so that numbers within a message do not straddle two of its datagrams */
     server->tables = nr_engine_table_count(engine);
     server->sets = nr_engine_set_count(engine);
@@ -96,6 +98,11 @@ uint16_t nr_server_credits(const struct nr_server *server)
     return (uint16_t)(credits < 4 ? 4 : credits > 256 ? 256 : credits);
 }
 
+void nr_server_sent(void *server, uint64_t token)
+{
+    nr_step_sent(((struct nr_server *)server)->engine, token);
+}
+
 /* ---- Responses ---- */
 
 struct nr_answer nr_server_answer_to(const struct nr_arrival *arrival)
@@ -144,9 +151,10 @@ static struct nr_header header_of(const struct nr_server *server, const struct n
 }
 
 void nr_server_push(struct nr_server *server, struct nr_outbox *outbox, const struct nr_answer *answer, uint64_t now, int status,
-                    uint8_t flags, uint32_t offset, uint32_t length)
+                    uint8_t flags, uint32_t offset, uint32_t length, uint16_t segments)
 {
     uint8_t *place = nr_outbox_place(outbox);
+    uint32_t own = (uint32_t)sizeof(struct nr_header) + length;
     uint64_t residence = now > answer->received ? now - answer->received : 0;
     struct nr_wire_stamps stamps = {
         .received = answer->received, .residence = residence < UINT32_MAX ? (uint32_t)residence : UINT32_MAX, .echo = answer->echo};
@@ -157,7 +165,9 @@ void nr_server_push(struct nr_server *server, struct nr_outbox *outbox, const st
     header.length = (uint16_t)length;
     memcpy(place, &header, sizeof(header));
     memcpy(place + sizeof(header), &stamps, sizeof(stamps));
-    nr_outbox_push(outbox, answer->peer, (uint16_t)(sizeof(header) + length));
+    for (uint16_t i = 0; i < segments; i++)
+        own -= nr_outbox_segments(outbox)[i].length;
+    nr_outbox_push_segments(outbox, answer->peer, (uint16_t)own, segments);
     server->counters.datagrams_out++;
     server->counters.bytes_out += sizeof(header) + length;
 }
@@ -171,7 +181,7 @@ void nr_server_send_state(struct nr_server *server, struct nr_outbox *outbox, co
     if (result_bytes != 0)
         memcpy(at + sizeof(*state), result, result_bytes);
     nr_server_push(server, outbox, answer, now, status, 0, 0,
-                   (uint32_t)(sizeof(struct nr_wire_stamps) + sizeof(*state)) + result_bytes);
+                   (uint32_t)(sizeof(struct nr_wire_stamps) + sizeof(*state)) + result_bytes, 0);
 }
 
 static struct nr_wire_state state_of(uint64_t fragments, const struct nr_wait *wait)
@@ -356,7 +366,7 @@ void nr_server_ping(struct nr_server *server, struct nr_arrival *arrival)
 
     memset(place + NR_RESPONSE_OVERHEAD, 0, sizeof(struct nr_wire_state) + padding);
     nr_server_push(server, arrival->outbox, &answer, arrival->now, NR_OK, 0, 0,
-                   least - (uint32_t)sizeof(struct nr_header) + padding);
+                   least - (uint32_t)sizeof(struct nr_header) + padding, 0);
     server->counters.pings++;
 }
 

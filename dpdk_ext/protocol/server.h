@@ -9,11 +9,14 @@
 
 struct nr_server;
 
+/* Shorter runs are cheaper copied than referred to (docs/architecture.md, "Segments"). */
+#define NR_SEGMENT_LEAST 1024
+
 struct nr_server_config {
     uint32_t sessions;       /* at once */
     uint32_t max_datagram;   /* UDP payload bytes that this side can send and receive */
     uint32_t receive_buffer; /* datagrams that packet I/O can hold: all sessions' credits together stay within */
-    uint32_t pad;
+    uint32_t segment_least;  /* bytes of a step that leave by reference, not copied; 0: NR_SEGMENT_LEAST, UINT32_MAX: never */
     uint64_t session_ns;     /* a session silent for longer may be swept */
     uint64_t incarnation;    /* random, never 0 */
     uint64_t start_seconds;  /* Unix time */
@@ -36,6 +39,9 @@ void nr_server_destroy(struct nr_server *server);
 
 /* Takes one datagram; answers, and what it set free, are put into the outbox (at most NR_MAX_WANTED datagrams for each). */
 void nr_server_receive(struct nr_server *server, const struct nr_rx *rx, uint64_t now, struct nr_outbox *outbox);
+/* Drops the reference of a sent segment, once for each: what packet I/O calls back (nr_sent_fn), `server` being its context. Every
+ * token that came out of the outbox must come back here before the server is destroyed, or never. */
+void nr_server_sent(void *server, uint64_t token);
 /* Looks at a few sessions for ones that died. Call it now and then (every millisecond or every thousand datagrams). */
 void nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *outbox);
 void nr_server_counters(const struct nr_server *server, struct nr_server_counters *counters);

@@ -194,9 +194,10 @@ void nr_server_send_wait(struct nr_server *server, const struct nr_arrival *arri
                          const struct nr_wait *wait);
 /* A response that is no longer than the request: stamps and state only where it had room for them. */
 void nr_server_send_bare(struct nr_server *server, const struct nr_arrival *arrival, int status);
-/* Writes header and stamps of a response of `length` bytes of body into the outbox's next place and pushes it. */
+/* Writes header and stamps of a response of `length` bytes of body into the outbox's next place and pushes it. Its last bytes are
+ * in so many segments, which have been filled. */
 void nr_server_push(struct nr_server *server, struct nr_outbox *outbox, const struct nr_answer *answer, uint64_t now, int status,
-                    uint8_t flags, uint32_t offset, uint32_t length);
+                    uint8_t flags, uint32_t offset, uint32_t length, uint16_t segments);
 void nr_server_malformed(struct nr_server *server);
 
 /* The slot for a request whose datagram has been found well formed. NULL: of an earlier request, or of another operation under

@@ -47,27 +47,28 @@ static void copy_tables(const struct nr_server *server, uint64_t offset, uint8_t
     }
 }
 
-/* Bytes [offset, offset + length) after the head. */
-static int copy_bytes(struct nr_server *server, const struct nr_slot *slot, uint64_t offset, uint8_t *target, uint32_t length,
-                      uint64_t now)
+/* Bytes [offset, offset + length) after the head. Of these only a draw's can stay where they are. */
+static int gather_bytes(struct nr_server *server, const struct nr_slot *slot, uint64_t offset, uint32_t length, uint64_t now,
+                        struct nr_pieces *pieces)
 {
     switch (slot->operation) {
     case NR_OP_SAMPLE:
         server->counters.rows_bytes += length;
-        return nr_draw_copy(server->engine, &slot->sample.draw, offset, target, length);
+        return nr_draw_gather(server->engine, &slot->sample.draw, offset, length, pieces);
     case NR_OP_FETCH:
-        return nr_parameters_read(server->engine, slot->message.set, slot->message.version, offset, target, length, now);
+        return nr_parameters_read(server->engine, slot->message.set, slot->message.version, offset,
+                                  nr_pieces_copied(pieces, length), length, now);
     case NR_OP_SPEC:
-        memcpy(target, server->spec + offset, length);
+        memcpy(nr_pieces_copied(pieces, length), server->spec + offset, length);
         return NR_OK;
     default:
-        copy_tables(server, offset, target, length);
+        copy_tables(server, offset, nr_pieces_copied(pieces, length), length);
         return NR_OK;
     }
 }
 
-static int copy_message(struct nr_server *server, const struct nr_slot *slot, uint64_t offset, uint8_t *target, uint32_t length,
-                        uint64_t now)
+static int gather_message(struct nr_server *server, const struct nr_slot *slot, uint64_t offset, uint32_t length, uint64_t now,
+                          struct nr_pieces *pieces)
 {
     struct nr_wire_message head;
 
@@ -75,12 +76,11 @@ static int copy_message(struct nr_server *server, const struct nr_slot *slot, ui
         uint32_t part = (uint32_t)(sizeof(head) - offset) < length ? (uint32_t)(sizeof(head) - offset) : length;
 
         head = head_of(server, slot);
-        memcpy(target, (const uint8_t *)&head + offset, part);
-        target += part;
+        memcpy(nr_pieces_copied(pieces, part), (const uint8_t *)&head + offset, part);
         offset += part;
         length -= part;
     }
-    return length == 0 ? NR_OK : copy_bytes(server, slot, offset - sizeof(head), target, length, now);
+    return length == 0 ? NR_OK : gather_bytes(server, slot, offset - sizeof(head), length, now, pieces);
 }
 
 static void completed(struct nr_server *server, struct nr_slot *slot)
@@ -103,7 +103,11 @@ void nr_server_send_message(struct nr_server *server, struct nr_outbox *outbox, 
 
     for (uint64_t at = offset; wanted > 0 && at < end && at <= UINT32_MAX; wanted--) {
         uint32_t length = end - at < full ? (uint32_t)(end - at) : full;
-        int status = copy_message(server, slot, at, nr_outbox_place(outbox) + NR_RESPONSE_OVERHEAD, length, now);
+        struct nr_pieces pieces = {.own = nr_outbox_place(outbox) + NR_RESPONSE_OVERHEAD,
+                                   .least = server->config.segment_least,
+                                   .room = NR_TX_SEGMENTS,
+                                   .segment = nr_outbox_segments(outbox)};
+        int status = gather_message(server, slot, at, length, now, &pieces);
 
         if (status != NR_OK) { /* the draw was reclaimed, the parameters replaced: for good */
             slot->status = (uint16_t)status;
@@ -111,7 +115,7 @@ void nr_server_send_message(struct nr_server *server, struct nr_outbox *outbox, 
             return;
         }
         nr_server_push(server, outbox, answer, now, NR_OK, NR_FLAG_DATA, (uint32_t)at,
-                       (uint32_t)sizeof(struct nr_wire_stamps) + length);
+                       (uint32_t)sizeof(struct nr_wire_stamps) + length, (uint16_t)pieces.count);
         at += length;
         if (at == end)
             completed(server, slot);

@@ -4,16 +4,29 @@
 
 enum {
     OUTBOX_CAPACITY = 128,
+    LATENESS = 256,               /* events within which a datagram's references are given back, after it has come or was lost */
     SWEEP_INTERVAL = 1000 * 1000, /* ns between two looks of the server at dead sessions */
     LEAST_STEP = 1000,            /* ns: a client that wants to be called at once is called this much later */
 };
 
+/* The references into the slab that a datagram holds, for all its copies: as a port's queue does, they outlive the arrival. */
+struct loan {
+    struct loan *next;
+    uint32_t copies; /* in flight */
+    uint32_t count;
+    uint64_t token[NR_TX_SEGMENTS];
+};
+
+/* The bytes of `segment` with a token are read on arrival, so that a step whose reference does not hold would show. */
 struct flight {
     uint64_t at;       /* arrival, ns */
     uint64_t order;    /* among those of one time */
     uint32_t receiver; /* client number; UINT32_MAX: the server */
     uint32_t sender;
-    uint32_t length;
+    uint32_t length;      /* that arrives, bytes */
+    uint32_t flip;        /* bit that arrives wrong, or UINT32_MAX */
+    struct loan *loan;    /* NULL: none */
+    struct nr_tx tx;      /* its own bytes lie in `bytes` */
     uint8_t bytes[NR_MAX_DATAGRAM];
 };
 
@@ -37,6 +50,9 @@ struct nr_simulator {
     uint32_t spare_count, spare_capacity;
     uint32_t sender; /* whose outbox is being emptied */
     struct nr_outbox outbox;
+    uint64_t events;
+    struct loan *late[LATENESS]; /* to be given back at the event whose number has this remainder */
+    uint8_t arrived[NR_MAX_DATAGRAM];
     struct nr_simulator_counters counters;
 };
 
@@ -120,25 +136,92 @@ static void flight_free(struct nr_simulator *simulator, struct flight *flight)
     simulator->spare[simulator->spare_count++] = flight;
 }
 
+/* Gives back what is due at this event. */
+static void return_loans(struct nr_simulator *simulator)
+{
+    struct loan **due = &simulator->late[simulator->events % LATENESS];
+    while (*due != NULL) {
+        struct loan *loan = *due;
+        *due = loan->next;
+        for (uint32_t i = 0; i < loan->count; i++)
+            nr_server_sent(simulator->server, loan->token[i]);
+        free(loan);
+    }
+}
+
+/* The last copy of the datagram is gone. */
+static void repay_later(struct nr_simulator *simulator, struct loan *loan)
+{
+    struct loan **list = &simulator->late[(simulator->events + 1 + below(simulator, LATENESS - 1)) % LATENESS];
+    loan->next = *list;
+    *list = loan;
+}
+
+static struct loan *loan_of(const struct nr_tx *tx)
+{
+    struct loan *loan = NULL;
+    for (uint32_t s = 0; s < tx->segments; s++) {
+        if (tx->segment[s].token == NR_TOKEN_NONE)
+            continue;
+        if (loan == NULL && (loan = calloc(1, sizeof(*loan))) == NULL)
+            abort();
+        loan->token[loan->count++] = tx->segment[s].token;
+    }
+    return loan;
+}
+
+/* The datagram with its own bytes moved to the flight's. */
+static void load(struct flight *flight, const struct nr_tx *tx)
+{
+    uint32_t own = tx->length;
+    flight->tx = *tx;
+    flight->tx.data = flight->bytes;
+    memcpy(flight->bytes, tx->data, tx->length);
+    for (uint32_t s = 0; s < tx->segments; s++) {
+        struct nr_segment *segment = &flight->tx.segment[s];
+        if (segment->token != NR_TOKEN_NONE)
+            continue;
+        memcpy(flight->bytes + own, segment->base, segment->length);
+        segment->base = flight->bytes + own;
+        own += segment->length;
+    }
+}
+
+/* Takes all bytes that the flight refers to: its slab is about to go. */
+static void unload(struct flight *flight)
+{
+    uint8_t bytes[NR_MAX_DATAGRAM];
+    uint32_t length = nr_tx_copy(&flight->tx, bytes);
+    memcpy(flight->bytes, bytes, length);
+    flight->tx.data = flight->bytes;
+    flight->tx.length = (uint16_t)length;
+    flight->tx.segments = 0;
+}
+
 static void launch(struct nr_simulator *simulator, uint32_t receiver, const struct nr_tx *tx)
 {
     const struct nr_simulator_link *link = &simulator->link;
+    struct loan *loan = loan_of(tx);
     if (happens(simulator, link->loss)) {
         simulator->counters.lost++;
+        if (loan != NULL)
+            repay_later(simulator, loan);
         return;
     }
     uint32_t copies = 1 + happens(simulator, link->duplication);
+    if (loan != NULL) {
+        loan->copies = copies;
+        simulator->counters.referred++;
+    }
     simulator->counters.duplicated += copies - 1;
     while (copies-- > 0) {
         struct flight *flight = flight_new(simulator);
-        flight->length = tx->length;
-        memcpy(flight->bytes, tx->data, tx->length);
-        for (uint32_t s = 0; s < tx->segments; s++) {
-            memcpy(flight->bytes + flight->length, tx->segment[s].base, tx->segment[s].length);
-            flight->length += tx->segment[s].length;
-        }
+        load(flight, tx);
+        flight->loan = loan;
+        flight->length = nr_tx_length(tx);
+        flight->flip = UINT32_MAX;
         if (happens(simulator, link->corruption)) {
-            flight->bytes[below(simulator, flight->length)] ^= (uint8_t)(1u << below(simulator, 8));
+            flight->flip = (uint32_t)below(simulator, 8 * (uint64_t)flight->length);
             simulator->counters.corrupted++;
         }
         if (happens(simulator, link->truncation)) {
@@ -247,6 +330,20 @@ void nr_simulator_kill_server(struct nr_simulator *simulator)
 {
     if (simulator->server == NULL)
         return;
+    /* As when ports close before the server: what is under way has left, and every reference comes back. */
+    for (uint32_t i = 0; i < simulator->heap_count; i++) {
+        struct flight *flight = simulator->heap[i];
+        if (flight->loan == NULL)
+            continue;
+        unload(flight);
+        if (--flight->loan->copies == 0)
+            repay_later(simulator, flight->loan);
+        flight->loan = NULL;
+    }
+    for (uint32_t i = 0; i < LATENESS; i++) {
+        simulator->events++;
+        return_loans(simulator);
+    }
     nr_server_destroy(simulator->server);
     nr_engine_destroy(simulator->engine);
     simulator->server = NULL;
@@ -310,7 +407,13 @@ void nr_simulator_kill_client(struct nr_simulator *simulator, uint32_t number)
 
 static void deliver(struct nr_simulator *simulator, struct flight *flight)
 {
-    struct nr_rx rx = {.data = flight->bytes, .length = flight->length};
+    struct nr_rx rx = {.data = simulator->arrived, .length = flight->length};
+    nr_tx_copy(&flight->tx, simulator->arrived);
+    if (flight->flip / 8 < flight->length)
+        simulator->arrived[flight->flip / 8] ^= (uint8_t)(1u << flight->flip % 8);
+    if (flight->loan != NULL && --flight->loan->copies == 0)
+        repay_later(simulator, flight->loan);
+    flight->loan = NULL;
     simulator->counters.datagrams++;
     if (flight->receiver == UINT32_MAX) {
         if (simulator->server == NULL) {
@@ -343,6 +446,8 @@ bool nr_simulator_step(struct nr_simulator *simulator)
         return false;
     if (at > simulator->now)
         simulator->now = at;
+    simulator->events++;
+    return_loans(simulator);
     if (simulator->server != NULL && simulator->now >= simulator->sweep_at) {
         simulator->sender = UINT32_MAX;
         nr_server_sweep(simulator->server, simulator->now, &simulator->outbox);

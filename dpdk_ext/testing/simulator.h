@@ -21,6 +21,7 @@ struct nr_simulator_counters {
     uint64_t datagrams; /* delivered */
     uint64_t lost, duplicated, corrupted, truncated, reordered;
     uint64_t unanswerable; /* sent to a server that is down */
+    uint64_t referred;     /* of those not lost, with bytes that stayed in the slab until they arrived */
 };
 
 struct nr_simulator *nr_simulator_create(uint64_t seed, const struct nr_simulator_link *link);

@@ -10,6 +10,7 @@
 
 enum {
     DRIVER_CAUGHT = 2048, /* datagrams of the server that can be looked at */
+    DRIVER_TOKENS = 1024,
     DRIVER_BURST = 4,     /* datagrams of the outbox, so that it is flushed in the middle of things */
     DRIVER_STEP = 32,     /* bytes of a step of store 0: 16 of observation, then action, reward and flags */
     DRIVER_OBSERVATION = 16,
@@ -45,9 +46,33 @@ struct driver {
     uint64_t now;
     uint64_t counter;
     bool deaf; /* datagrams are counted, not kept */
+    bool slow; /* references into the slab stay out until driver_let_go */
+    uint32_t waiting;                    /* tokens that are out */
+    uint64_t token[DRIVER_TOKENS];
+    uint64_t referred;                   /* segments with a token since the start */
 };
 
 static const char driver_spec[] = "{\"store\": \"what the clients reckon their layouts from\", \"tables\": [1, 2, 3]}";
+
+/* As packet I/O that has sent everything. */
+static inline void driver_let_go(struct driver *driver)
+{
+    while (driver->waiting > 0)
+        nr_server_sent(driver->server, driver->token[--driver->waiting]);
+}
+
+static inline void driver_sent(struct driver *driver, const struct nr_tx *tx)
+{
+    for (uint32_t s = 0; s < tx->segments; s++) {
+        driver->referred += tx->segment[s].token != NR_TOKEN_NONE;
+        if (!driver->slow) {
+            nr_server_sent(driver->server, tx->segment[s].token);
+        } else if (tx->segment[s].token != NR_TOKEN_NONE) {
+            CHECK(driver->waiting < DRIVER_TOKENS);
+            driver->token[driver->waiting++] = tx->segment[s].token;
+        }
+    }
+}
 
 static void driver_flush(struct nr_outbox *outbox)
 {
@@ -56,14 +81,16 @@ static void driver_flush(struct nr_outbox *outbox)
     for (uint32_t i = 0; i < outbox->count; i++) {
         const struct nr_tx *tx = &outbox->tx[i];
 
-        CHECK(tx->length <= NR_MAX_DATAGRAM);
+        CHECK(nr_tx_length(tx) <= NR_MAX_DATAGRAM);
         driver->sent++;
-        if (driver->deaf)
+        if (driver->deaf) {
+            driver_sent(driver, tx);
             continue;
+        }
         CHECK(driver->count < DRIVER_CAUGHT);
         struct caught *caught = &driver->caught[driver->count++];
-        memcpy(caught->datagram.bytes, tx->data, tx->length);
-        caught->datagram.length = tx->length;
+        caught->datagram.length = nr_tx_copy(tx, caught->datagram.bytes);
+        driver_sent(driver, tx);
         caught->peer = tx->peer;
     }
     outbox->count = 0;
@@ -154,6 +181,7 @@ static void driver_close(struct driver *driver)
 {
     char message[256] = "";
 
+    driver_let_go(driver);
     if (nr_server_audit(driver->server, message, sizeof(message)) != NR_OK) {
         fprintf(stderr, "audit: %s\n", message);
         exit(1);

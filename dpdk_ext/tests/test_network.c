@@ -2,6 +2,7 @@
 #include "replay_behaviour.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -92,7 +93,7 @@ static void nobody_answers(void)
     CHECK(clock_now() - before >= 100 * MILLISECOND);
     nr_replay_blocked(replay, &blocked);
     CHECK(blocked.silent_ns == UINT64_MAX);
-    CHECK_EQUAL(blocked.unreachable, 1);
+    CHECK_EQUAL(blocked.unreachable, ECONNREFUSED);
     CHECK_EQUAL(nr_ping(replay, 0, &ping, 10 * MILLISECOND, &operation), NR_PENDING);
     nr_operation_blocked(operation, &blocked);
     CHECK_EQUAL(blocked.wait.reason, 0);
@@ -130,6 +131,49 @@ static void a_batch_larger_than_a_session_may_hold(void)
         CHECK(rows[i].next_observation[0] == rows[i].observation[0] + 4);
     nr_sample_settle(sample, 1);
     settled(world.replay);
+    world_close(&world);
+}
+
+/* The shares of a call are the growth of the counters over it. */
+static void the_time_of_a_call_is_told(void)
+{
+    struct world world;
+    static struct toy_rows toy;
+    static struct toy_row rows[512];
+    struct nr_replay_counters before, after;
+    struct nr_operation *operation;
+    struct nr_sample *sample;
+    struct nr_ping ping;
+    int status;
+
+    toy_spec(&world.spec, 500, 100, 1, 64, NR_AUTORESET_NEXT_STEP);
+    world_open(&world);
+    struct nr_actor *actor = nr_actor_open(world.replay, &world.spec.actor, &status);
+    toy_rows(&toy);
+    for (uint32_t call = 0; call < 8; call++) {
+        nr_replay_counters(world.replay, &before);
+        uint64_t begin = clock_now();
+        if (call < 6) {
+            for (uint32_t r = 0; r < 64; r++)
+                toy_fill(&toy, r, call, false, false);
+            append(actor, &toy, false);
+            CHECK_EQUAL(nr_actor_flush(actor, LONG, &operation), NR_OK);
+        } else if (call == 6) { /* in two parts, which overlap */
+            CHECK_EQUAL(nr_sample_start(world.replay, 0, 512, rows, &sample), NR_OK);
+            CHECK_EQUAL(nr_sample_wait(sample, LONG), NR_OK);
+        } else {
+            CHECK_EQUAL(nr_ping(world.replay, 0, &ping, LONG, &operation), NR_OK);
+            CHECK(ping.server_ns <= ping.round_trip_ns);
+        }
+        uint64_t took = clock_now() - begin;
+        nr_replay_counters(world.replay, &after);
+        if (call < 5)
+            continue; /* the first steps complete no item */
+        CHECK(after.answers > before.answers);
+        CHECK(after.answer_ns > before.answer_ns && after.answer_ns - before.answer_ns <= took);
+        CHECK(after.serving_ns > before.serving_ns && after.serving_ns - before.serving_ns <= after.answer_ns - before.answer_ns);
+    }
+    nr_sample_settle(sample, 1);
     world_close(&world);
 }
 
@@ -414,6 +458,7 @@ int main(void)
         all_replays_behave();
         a_batch_larger_than_a_session_may_hold();
         work_goes_on_while_nobody_waits();
+        the_time_of_a_call_is_told();
         close_ends_every_wait();
     }
     poll_of_all = NR_POLL_ADAPTIVE;

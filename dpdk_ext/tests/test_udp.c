@@ -1,11 +1,14 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -498,6 +501,341 @@ static void test_checksum_flag_can_be_withheld(void)
     nr_io_close(server);
 }
 
+/* ---- Runs of datagrams that cross the kernel as one message ---- */
+
+static uint8_t pattern(uint32_t datagram, uint32_t byte)
+{
+    return (uint8_t)(datagram * 131 + byte * 7 + byte / 251);
+}
+
+#define MOST 256
+static uint8_t sent_bytes[MOST][NR_UDP_BUFFER];
+
+/* Fills datagrams numbered from `first` on, whose own bytes end at `split` and the rest stands in a segment. */
+static void fill(struct nr_tx *tx, uint32_t first, const uint32_t *lengths, uint32_t count, uint32_t split)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *bytes = sent_bytes[first + i];
+        uint32_t own = lengths[i] < split ? lengths[i] : split;
+
+        for (uint32_t b = 0; b < lengths[i]; b++)
+            bytes[b] = pattern(first + i, b);
+        tx[i] = (struct nr_tx){.data = bytes, .length = (uint16_t)own};
+        if (own < lengths[i]) {
+            tx[i].segments = 1;
+            tx[i].segment[0] = (struct nr_segment){bytes + own, lengths[i] - own, 1};
+        }
+    }
+}
+
+static void check_received(const struct nr_rx *rx, uint32_t datagram, uint32_t length)
+{
+    CHECK_EQUAL(rx->length, length);
+    CHECK(memcmp(rx->data, sent_bytes[datagram], length) == 0);
+}
+
+/* Receives in bites of `max`, sleeping in between, and checks them against what fill() made. */
+static void expect(struct nr_packet_io *io, uint32_t first, const uint32_t *lengths, uint32_t count, uint32_t max)
+{
+    struct nr_rx rx[NR_UDP_BURST];
+
+    for (uint32_t got = 0; got < count;) {
+        uint32_t some = receive_some(io, rx, max);
+
+        CHECK(some <= max && got + some <= count);
+        for (uint32_t i = 0; i < some; i++)
+            check_received(&rx[i], first + got + i, lengths[got + i]);
+        got += some;
+    }
+    CHECK_EQUAL(nr_io_receive_burst(io, rx, max), 0);
+    CHECK(!nr_io_arm(io));
+    nr_io_disarm(io);
+}
+
+static void test_runs(const char *host, uint32_t length, uint32_t last, uint32_t split, uint32_t max, bool plain_sender)
+{
+    struct tokens tokens = {0};
+    struct nr_packet_io *server = listen_on(host, NULL, NULL);
+    int error;
+    struct nr_packet_io *client = nr_udp_connect(
+        &(struct nr_udp_config){
+            .host = host, .port = port_of(server), .plain = plain_sender, .sent = note_sent, .sent_context = &tokens},
+        &error);
+    struct nr_udp_info info;
+    struct nr_tx tx[64];
+    uint32_t lengths[64];
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < 64; i++)
+        bytes += lengths[i] = i == 63 ? last : length;
+    for (uint32_t round = 0; round < 4; round++) {
+        fill(tx, round * 64, lengths, 64, split);
+        CHECK_EQUAL(nr_io_send_burst(client, tx, 64), 64);
+        expect(server, round * 64, lengths, 64, max);
+    }
+    CHECK_EQUAL(client->counters.sent, 256);
+    CHECK_EQUAL(client->counters.sent_bytes, 4 * bytes);
+    CHECK_EQUAL(client->counters.send_dropped, 0);
+    CHECK_EQUAL(server->counters.received, 256);
+    CHECK_EQUAL(server->counters.received_bytes, 4 * bytes);
+    nr_udp_info(client, &info);
+    CHECK_EQUAL(info.segment_refused, 0);
+    if (plain_sender)
+        CHECK(!info.segmenting && info.segmented == 0);
+    else if (info.segmenting)
+        CHECK(info.segmented >= 4 && info.segmented <= 4 * 12);
+    nr_udp_info(server, &info);
+    if (!plain_sender && info.coalescing && max > 1)
+        CHECK(info.coalesced > 0);
+    CHECK_EQUAL(tokens.calls, split < last ? 256 : split < length ? 252 : 0);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+static void test_mixed_lengths(void)
+{
+    static const uint32_t some[] = {100, 100, 50, 100, 0, 0, 8972, 8972, 8972, 8971, 8972, 1, 1, 1, 2, 2, 1, 9000, 9000, 64, 64};
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client = connect_to("127.0.0.1", port_of(server), note_sent, &(struct tokens){0});
+    uint32_t count = sizeof(some) / sizeof(some[0]);
+    struct nr_tx tx[64];
+
+    for (uint32_t round = 0; round < 6; round++) {
+        fill(tx, 0, some, count, round % 2 == 0 ? NR_UDP_BUFFER : 40);
+        CHECK_EQUAL(nr_io_send_burst(client, tx, count), count);
+        expect(server, 0, some, count, round % 3 == 0 ? 64 : round % 3 == 1 ? 3 : 1);
+    }
+    CHECK_EQUAL(client->counters.sent, 6 * count);
+    CHECK_EQUAL(client->counters.send_dropped, 0);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+/* One burst to several peers, in runs and in turns; one of them cannot be addressed. */
+static void test_mixed_peers(void)
+{
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client[3];
+    struct nr_peer peer[3];
+    struct nr_rx rx[NR_UDP_BURST];
+    struct nr_tx tx[60], hello = {.data = (const uint8_t *)"hi", .length = 2};
+    uint32_t next[3] = {0};
+    uint8_t number[60];
+
+    for (int i = 0; i < 3; i++) {
+        client[i] = connect_to("127.0.0.1", port_of(server), NULL, NULL);
+        nr_io_send_burst(client[i], &hello, 1);
+        CHECK_EQUAL(receive_some(server, rx, 1), 1);
+        peer[i] = rx[0].peer;
+    }
+    for (uint32_t i = 0; i < 60; i++) {
+        uint32_t to = i < 30 ? i / 10 : i % 3;
+
+        number[i] = (uint8_t)next[to]++;
+        tx[i] = (struct nr_tx){.peer = peer[to], .data = &number[i], .length = 1};
+    }
+    struct nr_peer six = {.bytes = {6, 0, 0, 9}, .length = NR_PEER_LENGTH_IP6};
+    tx[5].peer = six;
+    CHECK_EQUAL(nr_io_send_burst(server, tx, 60), 60);
+    CHECK_EQUAL(server->counters.send_dropped, 1);
+    CHECK_EQUAL(server->counters.sent, 59);
+    for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t want = 0; want < 20;) {
+            uint32_t count = receive_some(client[i], rx, NR_UDP_BURST);
+
+            for (uint32_t k = 0; k < count; k++, want++) {
+                want += i == 0 && want == 5;
+                CHECK_EQUAL(rx[k].length, 1);
+                CHECK_EQUAL(rx[k].data[0], want);
+            }
+        }
+        nr_io_close(client[i]);
+    }
+    nr_io_close(server);
+}
+
+/* What is left of a message stays as it was while more comes, and wakes a sleeper that the socket would not wake. */
+static void test_leftovers(void)
+{
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client = connect_to("127.0.0.1", port_of(server), NULL, NULL);
+    struct nr_rx rx[NR_UDP_BURST];
+    struct nr_udp_info info;
+    struct nr_tx tx[64];
+    uint32_t lengths[64];
+
+    for (uint32_t i = 0; i < 64; i++)
+        lengths[i] = 500;
+    fill(tx, 0, lengths, 64, 500);
+    /* Bursts come: the kernel coalesces from now on. */
+    nr_io_send_burst(client, tx, 64);
+    expect(server, 0, lengths, 64, NR_UDP_BURST);
+    nr_udp_info(server, &info);
+    uint64_t coalesced = info.coalesced;
+
+    nr_io_send_burst(client, tx, 64);
+    uint32_t got = receive_some(server, rx, 3);
+    nr_udp_info(server, &info);
+    if (info.coalesced > coalesced) {
+        CHECK_EQUAL(got, 3);
+        CHECK(nr_io_arm(server));
+        nr_io_disarm(server);
+    }
+    fill(tx, 64, lengths, 64, 500);
+    nr_io_send_burst(client, tx, 64);
+    for (uint32_t i = 0; i < got; i++)
+        check_received(&rx[i], i, 500);
+    while (got < 128) {
+        CHECK(wait_on(server, 5ull * SECOND) & NR_WAITER_READABLE);
+        uint32_t count = nr_io_receive_burst(server, rx, 5);
+
+        for (uint32_t i = 0; i < count; i++)
+            check_received(&rx[i], got + i, 500);
+        got += count;
+    }
+    CHECK_EQUAL(server->counters.received, 192);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+/* Lone datagrams and bursts in turns, so that the receiver changes its way again and again: nothing is lost or glued together. */
+static void test_lone_and_bursts(void)
+{
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client = connect_to("127.0.0.1", port_of(server), NULL, NULL);
+    static const uint32_t turns[] = {200, 63, 64, 65, 127, 128, 129, 0, 300};
+    struct nr_rx rx[1];
+    struct nr_tx tx[64];
+    uint32_t lengths[64];
+
+    for (uint32_t i = 0; i < 64; i++)
+        lengths[i] = 40;
+    fill(tx, 0, lengths, 64, 40);
+    for (uint32_t turn = 0; turn < sizeof(turns) / sizeof(turns[0]); turn++) {
+        for (uint32_t i = 0; i < turns[turn]; i++) {
+            nr_io_send_burst(client, tx, 1);
+            CHECK_EQUAL(receive_some(server, rx, 1), 1);
+            check_received(&rx[0], 0, 40);
+            CHECK_EQUAL(nr_io_receive_burst(server, rx, 1), 0);
+        }
+        for (int burst = 0; burst < 2; burst++) {
+            nr_io_send_burst(client, tx, 64);
+            expect(server, 0, lengths, 64, NR_UDP_BURST);
+        }
+    }
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+/* A socket without checksums cannot be cut for: the datagrams go one by one, from then on all. */
+static void test_refused_runs(void)
+{
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client = connect_to("127.0.0.1", port_of(server), note_sent, &(struct tokens){0});
+    struct nr_udp_info info;
+    struct nr_tx tx[64];
+    uint32_t lengths[64];
+    const int on = 1;
+
+    nr_udp_info(client, &info);
+    bool able = info.segmenting;
+    CHECK_EQUAL(setsockopt(info.fd, SOL_SOCKET, SO_NO_CHECK, &on, sizeof(on)), 0);
+    for (uint32_t i = 0; i < 64; i++)
+        lengths[i] = 1000 + i / 32;
+    for (int round = 0; round < 2; round++) {
+        fill(tx, 0, lengths, 64, 10);
+        nr_io_send_burst(client, tx, 64);
+        expect(server, 0, lengths, 64, NR_UDP_BURST);
+    }
+    nr_udp_info(client, &info);
+    CHECK(!info.segmenting);
+    CHECK_EQUAL(info.segmented, 0);
+    CHECK(!able || (info.segment_refused >= 1 && info.segment_refused <= 2));
+    CHECK_EQUAL(client->counters.sent, 128);
+    CHECK_EQUAL(client->counters.send_dropped, 0);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+/* In a network of its own, whose loopback takes no more than MTU 1500. False where the system gives none. */
+static bool small_network(void)
+{
+    struct ifreq request = {.ifr_name = "lo", .ifr_mtu = 1500};
+
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+        return false;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK_EQUAL(ioctl(fd, SIOCSIFMTU, &request), 0);
+    request.ifr_flags = IFF_UP | IFF_LOOPBACK;
+    CHECK_EQUAL(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+    return true;
+}
+
+/* Runs of datagrams that do not fit the path are counted as such and say nothing against runs. */
+static void too_long_runs(void)
+{
+    struct nr_packet_io *server = listen_on("127.0.0.1", NULL, NULL);
+    struct nr_packet_io *client = connect_to("127.0.0.1", port_of(server), NULL, NULL);
+    struct nr_udp_info info;
+    struct nr_tx tx[30];
+    uint32_t lengths[30];
+
+    CHECK_EQUAL(nr_io_max_payload(client), NR_ETHERNET_DATAGRAM);
+    for (uint32_t i = 0; i < 30; i++)
+        lengths[i] = i < 10 ? 1473 : i < 20 ? 1472 : 8972;
+    fill(tx, 0, lengths, 30, NR_UDP_BUFFER);
+    nr_io_send_burst(client, tx, 30);
+    expect(server, 10, lengths + 10, 10, 10);
+    CHECK_EQUAL(client->counters.sent, 10);
+    CHECK_EQUAL(client->counters.send_too_long, 20);
+    CHECK_EQUAL(client->counters.send_dropped, 20);
+    CHECK_EQUAL(client->counters.last_send_error, -EMSGSIZE);
+    nr_udp_info(client, &info);
+    CHECK(!info.segmenting || info.segmented == 1);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
+static void test_runs_too_long_for_the_path(void)
+{
+    int status;
+    pid_t child = fork();
+
+    CHECK(child >= 0);
+    if (child == 0) {
+        if (!small_network())
+            fprintf(stderr, "no network namespace here: runs too long for the path are not tested\n");
+        else
+            too_long_runs();
+        exit(0);
+    }
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQUAL(WEXITSTATUS(status), 0);
+}
+
+/* A queue of the reckoned capacity holds so many datagrams that come one by one. */
+static void test_receive_capacity(uint32_t length)
+{
+    int error;
+    struct nr_packet_io *server =
+        nr_udp_listen(&(struct nr_udp_config){.host = "127.0.0.1", .max_payload = length, .socket_buffer = 400000}, &error);
+    struct nr_packet_io *client =
+        nr_udp_connect(&(struct nr_udp_config){.host = "127.0.0.1", .port = port_of(server), .plain = true}, &error);
+    uint32_t capacity = nr_io_receive_capacity(server);
+    struct nr_rx rx[NR_UDP_BURST];
+    struct nr_tx tx = {.data = sent_bytes[0], .length = (uint16_t)length};
+
+    CHECK(capacity >= 10);
+    for (uint32_t i = 0; i < capacity; i++)
+        nr_io_send_burst(client, &tx, 1);
+    for (uint32_t got = 0; got < capacity;)
+        got += receive_some(server, rx, NR_UDP_BURST);
+    nr_io_close(client);
+    nr_io_close(server);
+}
+
 int main(void)
 {
     test_peer_format();
@@ -519,5 +857,19 @@ int main(void)
     test_full_queue_drops();
     test_wake();
     test_checksum_flag_can_be_withheld();
+    for (uint32_t max = 64; max > 0; max /= 4) {
+        test_runs("127.0.0.1", 8972, 8972, NR_UDP_BUFFER, max, false);
+        test_runs("::1", 1472, 100, 64, max, false);
+        test_runs("127.0.0.1", 64, 1, NR_UDP_BUFFER, max, false);
+        test_runs("127.0.0.1", 1472, 1472, 64, max, true);
+    }
+    test_mixed_lengths();
+    test_mixed_peers();
+    test_leftovers();
+    test_lone_and_bursts();
+    test_refused_runs();
+    test_runs_too_long_for_the_path();
+    test_receive_capacity(NR_MAX_DATAGRAM);
+    test_receive_capacity(NR_ETHERNET_DATAGRAM);
     return 0;
 }

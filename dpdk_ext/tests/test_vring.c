@@ -12,12 +12,13 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "io/vhost_user.h"
+#include "io/link.h"
 #include "io/vring.h"
+#include "waiting.h"
 
 #define SECOND 1000000000u
 #define VIRTIO sizeof(struct nr_virtio_header)
-#define PREFIX (VIRTIO + NR_VRING_HEADERS)
+#define PREFIX NR_LINK_PREFIX
 #define ALL_FEATURES (NR_VIRTIO_NET_MRG_RXBUF | NR_VIRTIO_VERSION_1 | NR_VIRTIO_IN_ORDER | 1ull << 28 | 1ull << 30)
 
 static uint64_t now_ns(void)
@@ -268,7 +269,7 @@ static void check_frame(const uint8_t *frame, uint32_t length)
 {
     uint32_t sum = 0;
 
-    CHECK(length >= NR_VRING_HEADERS);
+    CHECK(length >= NR_LINK_HEADERS);
     CHECK_EQUAL(get16(frame + 12), 0x0800);
     CHECK_EQUAL(get16(frame + 16), length - 14);
     CHECK_EQUAL(get16(frame + 38), length - 34);
@@ -300,8 +301,8 @@ static uint32_t back_echo(struct back *back)
 
 /* ---- The front end ---- */
 
-static const struct nr_vring_end here = {.mac = {2, 0, 0, 0, 0, 1}, .address = {10, 0, 0, 1}, .port = 16385};
-static const struct nr_vring_end there = {.mac = {2, 0, 0, 0, 0, 2}, .address = {10, 0, 0, 2}, .port = 7447};
+static const struct nr_vhost_end here = {.mac = {2, 0, 0, 0, 0, 1}, .address = {10, 0, 0, 1}, .port = 16385};
+static const struct nr_vhost_end there = {.mac = {2, 0, 0, 0, 0, 2}, .address = {10, 0, 0, 2}, .port = 7447};
 
 static void count_sent(void *context, uint64_t token)
 {
@@ -335,6 +336,15 @@ static enum nr_vring_state state_of(const struct nr_packet_io *io)
     return info.state;
 }
 
+/* A sleep, and the look that ends it. Nothing may have come. */
+static void doze(struct nr_packet_io *io, uint64_t timeout_ns)
+{
+    struct nr_rx rx[1];
+
+    wait_on(io, timeout_ns);
+    CHECK_EQUAL(nr_io_receive_burst(io, rx, 1), 0);
+}
+
 /* Serves and polls until the connection is in the wished state. */
 static void reach(struct nr_packet_io *io, struct back *back, enum nr_vring_state state)
 {
@@ -343,7 +353,7 @@ static void reach(struct nr_packet_io *io, struct back *back, enum nr_vring_stat
 
     while (state_of(io) != state || any) {
         CHECK(now_ns() < end);
-        nr_io_wait(io, 1000000);
+        doze(io, 1000000);
         any = false;
         if (back->socket >= 0 && !back_serve(back, &any))
             back_unplug(back);
@@ -514,7 +524,7 @@ static void test_either_side_of_a_loss_goes_on(void)
         reach(io, &back, NR_VRING_DOWN);
         CHECK_EQUAL(nr_io_send_burst(io, &tx, 1), 1);
         CHECK_EQUAL(io->counters.send_dropped, i + 1);
-        CHECK_EQUAL(io->counters.last_unreachable, -ECONNREFUSED);
+        CHECK_EQUAL(io->counters.last_send_error, -ECONNREFUSED);
         back_plug(&back);
     }
     connect_both(io, &back);
@@ -613,7 +623,7 @@ static void test_a_back_end_that_breaks_the_ring_is_hung_up_on(void)
         CHECK_EQUAL(state_of(io), NR_VRING_CLOSING);
         CHECK_EQUAL(io->counters.last_receive_error, -EPROTO);
         back.dials = 0;
-        nr_io_wait(io, 0);
+        doze(io, 0);
         CHECK_EQUAL(back.dials, 0); /* not before it has let go of the memory */
         back_unplug(&back);
         reach(io, &back, NR_VRING_DOWN);
@@ -655,42 +665,53 @@ static void *answer_late(void *context)
     return NULL;
 }
 
-static void *wake_late(void *io)
-{
-    struct timespec pause = {.tv_nsec = 20000000};
-
-    nanosleep(&pause, NULL);
-    nr_io_wake(io);
-    return NULL;
-}
-
-static void test_a_sleeper_wakes_for_frames_and_for_wake(void)
+static void test_a_sleeper_wakes_for_frames_losses_and_dials(void)
 {
     struct back back = new_back();
     struct nr_packet_io *io = open_front(&back, 32, 2048, NULL);
     uint8_t payload[4] = {0};
     struct nr_rx rx[4];
     pthread_t thread;
-    uint64_t start;
 
     connect_both(io, &back);
     CHECK_EQUAL(nr_io_send_burst(io, &(struct nr_tx){.data = payload, .length = sizeof(payload)}, 1), 1);
     sleepers_back = &back;
     CHECK_EQUAL(pthread_create(&thread, NULL, answer_late, NULL), 0);
-    CHECK_EQUAL(nr_io_wait(io, 5ull * SECOND), NR_IO_READABLE);
+    CHECK_EQUAL(wait_on(io, NR_WAIT_FOREVER), NR_WAITER_READABLE);
     pthread_join(thread, NULL);
-    CHECK_EQUAL(nr_io_wait(io, 5ull * SECOND), NR_IO_READABLE); /* still there */
+    CHECK_EQUAL(wait_on(io, NR_WAIT_FOREVER), NR_WAITER_READABLE); /* still there */
     CHECK_EQUAL(nr_io_receive_burst(io, rx, 4), 1);
+    CHECK_EQUAL(nr_io_receive_burst(io, rx, 4), 0);
+    CHECK_EQUAL(wait_on(io, 1000000), 0); /* an event that was seen is over */
 
-    CHECK_EQUAL(pthread_create(&thread, NULL, wake_late, io), 0);
-    CHECK_EQUAL(nr_io_wait(io, NR_IO_FOREVER), NR_IO_WOKEN);
-    pthread_join(thread, NULL);
-    nr_io_wake(io);
-    CHECK_EQUAL(nr_io_wait(io, NR_IO_FOREVER), NR_IO_WOKEN);
+    back_unplug(&back);
+    CHECK_EQUAL(wait_on(io, NR_WAIT_FOREVER), NR_WAITER_READABLE); /* the loss, */
+    CHECK_EQUAL(nr_io_receive_burst(io, rx, 4), 0);
+    back.dials = 0;
+    while (back.dials < 3) { /* and then the time to dial */
+        CHECK_EQUAL(wait_on(io, NR_WAIT_FOREVER), NR_WAITER_READABLE);
+        CHECK_EQUAL(nr_io_receive_burst(io, rx, 4), 0);
+    }
+    nr_io_close(io);
+}
 
-    start = now_ns();
-    while (now_ns() - start < 30000000u)
-        CHECK_EQUAL(nr_io_wait(io, 30000000u) & NR_IO_READABLE, 0);
+static void test_a_back_end_that_does_not_answer_is_hung_up_on(void)
+{
+    struct back back = new_back();
+    struct nr_packet_io *io = open_front(&back, 32, 2048, NULL);
+    struct nr_rx rx[1];
+    char byte;
+
+    while (io->counters.last_unreachable != -ETIMEDOUT) {
+        wait_on(io, NR_WAIT_FOREVER);
+        CHECK_EQUAL(nr_io_receive_burst(io, rx, 1), 0);
+    }
+    while (recv(back.socket, &byte, 1, 0) > 0)
+        ;
+    CHECK_EQUAL(back.dials, 1);
+    back_unplug(&back);
+    back_plug(&back);
+    connect_both(io, &back);
     nr_io_close(io);
     back_unplug(&back);
 }
@@ -725,7 +746,8 @@ int main(void)
     test_frames_of_others_are_dropped();
     test_a_back_end_that_breaks_the_ring_is_hung_up_on();
     test_the_back_end_is_woken_only_where_it_asks();
-    test_a_sleeper_wakes_for_frames_and_for_wake();
+    test_a_sleeper_wakes_for_frames_losses_and_dials();
+    test_a_back_end_that_does_not_answer_is_hung_up_on();
     test_bad_configurations_are_refused();
     return 0;
 }

@@ -128,7 +128,7 @@ def test_an_idle_publisher_publishes_again_by_itself(server, replay, resources):
 
 def test_a_server_with_another_spec_is_refused_and_named(server, replay):
     server.kill()
-    server.config.write_text(simple(capacity=5000, observation='{dtype = "float32", shape = [5]}'))
+    server.configure(simple(capacity=5000, observation='{dtype = "float32", shape = [5]}'))
     server.restart()
     actor, learner = replay.actor("s"), replay.learner("t", batch_size=1)
     for call in (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from serving import PATIENCE, wait_until
+from serving import PATIENCE, enter_namespace, wait_until
 
 HERE = Path(__file__).parent
 _SETTLE = 30.0
@@ -168,6 +168,28 @@ class Network:
     def __init__(self, name: str) -> None:
         self.server = Host(f"{name}-server", "192.0.2.1", "2001:db8::1")
         self.client = Host(f"{name}-client", "192.0.2.2", "2001:db8::2")
+        self.entered = False
+        """whether this process is on the client host"""
+        self._ports = 0
+
+    def port(self, driver: str) -> str:
+        """A [port.NAME] part for a DPDK port on the server host's eth0, with addresses of its own."""
+        self._ports = self._ports % 200 + 1
+        number = 10 + self._ports
+        return f'[port.eth0]\ndevice = "{driver}0,iface=eth0"\nip4 = "192.0.2.{number}"\nip6 = "2001:db8::{number:x}"\n'
+
+    @contextmanager
+    def on_client(self) -> Iterator[None]:
+        """Moves this thread, and what it starts, to the client host."""
+        before = Path("/proc/thread-self/ns/net")
+        with before.open("rb") as home:
+            enter_namespace(f"/run/netns/{self.client.namespace}")
+            self.entered = True
+            try:
+                yield
+            finally:
+                self.entered = False
+                enter_namespace(f"/proc/self/fd/{home.fileno()}")
 
     def settle(self) -> None:
         """Waits until both hosts can use all of their addresses."""

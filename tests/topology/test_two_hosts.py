@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from serving import wait_until
-from topology.hosts import Network, Program, Server, program, two_hosts
+from topology.hosts import Network, Program, Server, program
 
 pytestmark = pytest.mark.root
 
@@ -49,13 +49,6 @@ window = {{n = 1, gamma = 0.99, stack = 1}}
 [parameters.default]
 max_bytes = "2 MiB"
 """
-
-
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Network]:
-    """The two hosts, for all tests."""
-    with two_hosts() as built:
-        yield built
 
 
 @pytest.fixture

@@ -50,7 +50,10 @@ def test_without_a_core_the_last_one_is_taken_so_that_the_first_stays_free():
         ("EAL: Cannot get hugepage information.", "sysctl vm.nr_hugepages=128"),
         ("EAL: invalid core list, please check", "server.core: 77 is no core of this process"),
         ('EAL: failed to parse device "net_xyz0"', "port.device: net_xyz0 is no device that DPDK knows"),
-        ("vdev_probe(): failed\nEAL: Driver cannot attach the device (net_af_packet0)", "net_af_packet0 does not start"),
+        (
+            "vdev_probe(): failed\nEAL: Driver cannot attach the device (net_af_packet0)",
+            "net_af_packet0 does not start",
+        ),
         ("netreplay: unrecognized option '--bogus'", "eal.arguments: --bogus is refused by EAL"),
         ("EAL: Permission denied", "let root run it"),
         ("EAL: something failed badly", "EAL: something failed badly"),

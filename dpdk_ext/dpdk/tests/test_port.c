@@ -1,0 +1,412 @@
+/* DPDK ports: one case per process, named by the argument. 77: skipped, for the reason printed. */
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_ring.h>
+
+#include "dpdk/eal.h"
+#include "dpdk/port.h"
+#include "io/frame.h"
+#include "tests/check.h"
+
+#define SKIPPED 77
+#define SERVER_PORT 7447
+#define CLIENT_PORT 40000
+
+static const uint8_t server_ip4[4] = {10, 0, 0, 2}, client_ip4[4] = {10, 0, 0, 1};
+static const uint8_t server_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 2}, client_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 1};
+
+static int start_eal(const char *vdev, char text[NR_EAL_TEXT])
+{
+    static char prefix[32];
+    const char *arguments[] = {"test_port",      "--no-pci",      "--no-huge", "-m",     "128",
+                               "--no-telemetry", "--file-prefix", prefix,      "--vdev", vdev};
+
+    snprintf(prefix, sizeof(prefix), "nr-%d", (int)getpid());
+    return nr_eal_start(vdev != NULL ? 10 : 8, arguments, text);
+}
+
+static void must_start(const char *vdev)
+{
+    char text[NR_EAL_TEXT];
+    int result = start_eal(vdev, text);
+
+    if (result != 0) {
+        fprintf(stderr, "EAL: %d: %s\n", result, text);
+        exit(1);
+    }
+}
+
+static struct nr_packet_io *must_open(const struct nr_port_config *config)
+{
+    char text[256];
+    int error;
+    struct nr_packet_io *io = nr_port_open(config, &error, text);
+
+    if (io == NULL) {
+        fprintf(stderr, "%s: %d: %s\n", config->device, error, text);
+        exit(1);
+    }
+    return io;
+}
+
+/* A bad argument is told in text, nothing is printed, and there is no second try. */
+static int test_eal(void)
+{
+    static const char *const arguments[] = {"test_port", "--no-such-option"};
+    static char text[NR_EAL_TEXT];
+    int output[2], saved = dup(STDOUT_FILENO), saved_error = dup(STDERR_FILENO);
+    char byte;
+
+    CHECK_EQUAL(pipe(output), 0);
+    dup2(output[1], STDOUT_FILENO);
+    dup2(output[1], STDERR_FILENO);
+    int result = nr_eal_start(2, arguments, text);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    dup2(saved_error, STDERR_FILENO);
+    close(output[1]);
+    CHECK(result < 0 && result != -EALREADY);
+    CHECK(strstr(text, "no-such-option") != NULL);
+    CHECK_EQUAL(read(output[0], &byte, 1), 0);
+    CHECK_EQUAL(start_eal(NULL, text), -EALREADY);
+    CHECK_EQUAL(text[0], 0);
+    return 0;
+}
+
+/* Frames of net_null are zeros, addressed to the port's MAC of zeros and of no known type. */
+static int test_null(void)
+{
+    enum { ROUNDS = 100000, BURST = 32 };
+    static uint8_t bytes[1024];
+    struct nr_port_config config = {.device = "net_null0", .udp_port = SERVER_PORT};
+    struct nr_port_counters counters;
+    struct nr_port_info info;
+    struct nr_rx rx[BURST];
+    struct nr_tx tx[BURST];
+    cpu_set_t before, after;
+    char text[256];
+    int error;
+
+    CHECK_EQUAL(sched_getaffinity(0, sizeof(before), &before), 0);
+    must_start("net_null0,size=64");
+    CHECK_EQUAL(sched_getaffinity(0, sizeof(after), &after), 0);
+    CHECK(CPU_EQUAL(&before, &after));
+
+    config.device = "net_null7";
+    CHECK(nr_port_open(&config, &error, text) == NULL);
+    CHECK_EQUAL(error, -ENODEV);
+    CHECK(strstr(text, "net_null7") != NULL && strstr(text, "net_null0") != NULL);
+    config.device = "net_null0";
+    config.descriptors = 65000;
+    config.mtu = 9000;
+    CHECK(nr_port_open(&config, &error, text) == NULL);
+    CHECK_EQUAL(error, -ENOMEM);
+    CHECK(strstr(text, "mbufs") != NULL);
+
+    config.descriptors = 0;
+    config.mtu = 0;
+    memcpy(config.ip4, server_ip4, 4);
+    struct nr_packet_io *io = must_open(&config);
+    nr_port_info(io, &info);
+    CHECK(strcmp(info.driver, "net_null") == 0);
+    CHECK_EQUAL(info.mtu, 1500);
+    CHECK_EQUAL(nr_io_max_payload(io), 1472);
+    CHECK_EQUAL(nr_io_descriptor(io), -1);
+
+    for (int i = 0; i < BURST; i++) {
+        tx[i] = (struct nr_tx){.peer = {.bytes = {4, 0, 1, 2, 10, 0, 0, 1}, .length = NR_PEER_LENGTH_IP4}, .data = bytes};
+        tx[i].length = sizeof(bytes);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK_EQUAL(nr_io_receive_burst(io, rx, BURST), 0);
+        CHECK_EQUAL(nr_io_send_burst(io, tx, BURST), BURST);
+    }
+    nr_port_counters(io, &counters);
+    CHECK_EQUAL(counters.not_ours, (uint64_t)ROUNDS * BURST);
+    CHECK_EQUAL(counters.no_mbuf, 0);
+    CHECK_EQUAL(io->counters.sent, (uint64_t)ROUNDS * BURST);
+    CHECK_EQUAL(io->counters.sent_bytes, (uint64_t)ROUNDS * BURST * sizeof(bytes));
+    CHECK_EQUAL(io->counters.send_dropped, 0);
+    nr_io_close(io);
+    return 0;
+}
+
+/* ---- Two ports, each the other's wire ---- */
+
+enum { TOKENS = 4096, SLAB = 1 << 20 };
+
+/* What became of the references to segments. */
+struct references {
+    uint32_t returned[TOKENS]; /* times each token came back */
+    uint64_t all;
+};
+
+struct link {
+    struct rte_ring *ring[2];     /* to the server, to the client */
+    struct nr_packet_io *io[2];   /* server, client */
+    struct references references; /* of the server */
+    struct nr_peer peer;          /* the server */
+};
+
+static uint8_t slab[SLAB] __attribute__((aligned(1 << 12)));
+
+static void came_back(void *context, uint64_t token)
+{
+    struct references *references = context;
+
+    CHECK(token < TOKENS);
+    references->returned[token]++;
+    references->all++;
+}
+
+static void make_peer(struct nr_peer *peer, const uint8_t *address, uint32_t bytes, uint16_t port, const uint8_t mac[6])
+{
+    memset(peer, 0, sizeof(*peer));
+    peer->bytes[0] = bytes == 4 ? 4 : 6;
+    peer->bytes[2] = (uint8_t)(port >> 8);
+    peer->bytes[3] = (uint8_t)port;
+    memcpy(peer->bytes + 4, address, bytes);
+    peer->length = bytes == 4 ? NR_PEER_LENGTH_IP4 : NR_PEER_LENGTH_IP6;
+    memcpy(peer->bytes + peer->length, mac, 6);
+}
+
+static void make_rings(struct link *link)
+{
+    for (int i = 0; i < 2; i++) {
+        link->ring[i] = rte_ring_create(i == 0 ? "to_server" : "to_client", 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
+        CHECK(link->ring[i] != NULL);
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK(rte_eth_from_rings(i == 0 ? "server" : "client", &link->ring[i], 1, &link->ring[1 - i], 1, 0) >= 0);
+}
+
+static void open_link(struct link *link, const char *server, const char *client, const void *segments)
+{
+    struct nr_port_config config = {.device = server, .udp_port = SERVER_PORT, .mtu = 9000};
+
+    memcpy(config.ip4, server_ip4, 4);
+    memcpy(config.ip6, server_ip6, 16);
+    config.sent = came_back;
+    config.sent_context = &link->references;
+    config.slab = segments;
+    config.slab_bytes = segments != NULL ? SLAB : 0;
+    link->io[0] = must_open(&config);
+    config.slab = NULL;
+    config.device = client;
+    config.udp_port = CLIENT_PORT;
+    memcpy(config.ip4, client_ip4, 4);
+    memcpy(config.ip6, client_ip6, 16);
+    link->io[1] = must_open(&config);
+}
+
+static void send_one(struct nr_packet_io *io, const struct nr_tx *tx)
+{
+    uint64_t dropped = io->counters.send_dropped;
+
+    CHECK_EQUAL(nr_io_send_burst(io, tx, 1), 1);
+    CHECK_EQUAL(io->counters.send_dropped, dropped);
+}
+
+static void receive_one(struct nr_packet_io *io, struct nr_rx *rx)
+{
+    for (int i = 0; i < 1000; i++) {
+        if (nr_io_receive_burst(io, rx, 1) == 1)
+            return;
+    }
+    fprintf(stderr, "nothing came\n");
+    exit(1);
+}
+
+static void fill(uint8_t *bytes, uint32_t length, uint32_t seed)
+{
+    for (uint32_t i = 0; i < length; i++)
+        bytes[i] = (uint8_t)(seed + i * 31 + (i >> 8));
+}
+
+/* There and back with payloads of every kind of length. */
+static void echo_sizes(struct link *link, const uint8_t *address, uint32_t address_bytes, uint32_t largest)
+{
+    static uint8_t payload[NR_MAX_DATAGRAM];
+    struct nr_port_info info;
+    struct nr_rx rx;
+    struct nr_tx tx = {.data = payload};
+
+    nr_port_info(link->io[0], &info);
+    make_peer(&tx.peer, address, address_bytes, SERVER_PORT, info.mac);
+    tx.peer.bytes[NR_PEER_LENGTH_IP6 + 6] = address_bytes == 16 && address[0] == 0xfe;
+    for (uint32_t length = 0; length <= largest; length += length < 70 ? 1 : length < largest - 400 ? 389 : 1) {
+        fill(payload, length, length);
+        tx.length = (uint16_t)length;
+        send_one(link->io[1], &tx);
+        receive_one(link->io[0], &rx);
+        CHECK_EQUAL(rx.length, length);
+        CHECK_EQUAL(rx.flags, NR_RX_CHECKSUM_VERIFIED);
+        CHECK_EQUAL(nr_peer_port(&rx.peer), CLIENT_PORT);
+
+        struct nr_tx back = {.peer = rx.peer, .data = rx.data, .length = (uint16_t)rx.length};
+        send_one(link->io[0], &back);
+        receive_one(link->io[1], &rx);
+        CHECK_EQUAL(rx.length, length);
+        CHECK(memcmp(rx.data, payload, length) == 0);
+        CHECK(nr_peer_equal(&rx.peer, &tx.peer));
+    }
+    tx.length = (uint16_t)(largest + 1);
+    uint64_t too_long = link->io[1]->counters.send_too_long;
+    CHECK_EQUAL(nr_io_send_burst(link->io[1], &tx, 1), 1);
+    CHECK_EQUAL(link->io[1]->counters.send_too_long, too_long + 1);
+}
+
+/* Segments arrive in order behind the own bytes, and every reference comes back once. */
+static void send_segments(struct link *link, const uint8_t *address, uint32_t address_bytes)
+{
+    struct nr_port_info info;
+    uint8_t own[8] = "own byte", whole[NR_MAX_DATAGRAM];
+    uint64_t sent = 0, before = link->references.all;
+    struct nr_rx rx;
+
+    nr_port_info(link->io[1], &info);
+    memset(&link->references.returned, 0, sizeof(link->references.returned));
+    fill(slab, SLAB, 5);
+    for (uint32_t round = 0; round < 500; round++) {
+        struct nr_tx tx = {.data = own, .length = (uint16_t)(round % 9), .segments = (uint16_t)(round % (NR_TX_SEGMENTS + 1))};
+        uint32_t length = tx.length;
+
+        make_peer(&tx.peer, address, address_bytes, CLIENT_PORT, info.mac);
+        memcpy(whole, own, length);
+        for (uint32_t i = 0; i < tx.segments; i++) {
+            struct nr_segment *segment = &tx.segment[i];
+
+            segment->base = slab + (round * 7919 + i * 65537) % (SLAB - 4096);
+            segment->length = 1 + (round * 97 + i * 331) % 2200;
+            segment->token = sent++ % TOKENS;
+            memcpy(whole + length, segment->base, segment->length);
+            length += segment->length;
+        }
+        send_one(link->io[0], &tx);
+        receive_one(link->io[1], &rx);
+        CHECK_EQUAL(rx.length, length);
+        CHECK(memcmp(rx.data, whole, length) == 0);
+    }
+    CHECK_EQUAL(nr_io_receive_burst(link->io[1], &rx, 1), 0);
+    CHECK_EQUAL(link->references.all - before, sent);
+    for (uint32_t i = 0; i < sent; i++)
+        CHECK_EQUAL(link->references.returned[i], 1);
+}
+
+/* A full queue drops, counts, and gives the references back; a port closed with frames in its queue does too. */
+static void fill_queue(struct link *link)
+{
+    enum { SENT = 2000 };
+    struct nr_io_counters *counters = &link->io[0]->counters;
+    uint64_t dropped = counters->send_dropped, sent = counters->sent, before = link->references.all;
+    struct nr_port_info info;
+    struct nr_tx tx[SENT / 20];
+
+    nr_port_info(link->io[1], &info);
+    memset(tx, 0, sizeof(tx));
+    for (uint32_t round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < SENT / 20; i++) {
+            make_peer(&tx[i].peer, client_ip4, 4, CLIENT_PORT, info.mac);
+            tx[i].data = slab;
+            tx[i].length = 10;
+            tx[i].segments = 1;
+            tx[i].segment[0] = (struct nr_segment){.base = slab + 64 * i, .length = 2000, .token = i};
+        }
+        CHECK_EQUAL(nr_io_send_burst(link->io[0], tx, SENT / 20), SENT / 20);
+    }
+    CHECK(counters->send_dropped > dropped);
+    CHECK_EQUAL(counters->send_dropped - dropped + counters->sent - sent, SENT);
+    nr_port_info(link->io[0], &info);
+    CHECK_EQUAL(link->references.all - before, info.zero_copy ? counters->send_dropped - dropped : SENT);
+    nr_io_close(link->io[0]);
+    CHECK_EQUAL(link->references.all - before, SENT);
+    nr_io_close(link->io[1]);
+}
+
+/* The frame goes to the server as it is; its answer comes back in `answer`, and its length. */
+static uint32_t ask(struct link *link, struct rte_mempool *pool, const uint8_t *frame, uint32_t length, uint8_t *answer)
+{
+    struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool);
+    struct nr_rx rx;
+    void *got;
+
+    CHECK(mbuf != NULL);
+    memcpy(rte_pktmbuf_append(mbuf, (uint16_t)length), frame, length);
+    CHECK_EQUAL(rte_ring_enqueue(link->ring[0], mbuf), 0);
+    CHECK_EQUAL(nr_io_receive_burst(link->io[0], &rx, 1), 0);
+    if (rte_ring_dequeue(link->ring[1], &got) != 0)
+        return 0;
+    mbuf = got;
+    length = mbuf->data_len;
+    memcpy(answer, rte_pktmbuf_mtod(mbuf, uint8_t *), length);
+    rte_pktmbuf_free(mbuf);
+    return length;
+}
+
+static void ask_arp(struct link *link, struct rte_mempool *pool)
+{
+    uint8_t question[60] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1};
+    uint8_t answer[128];
+    struct nr_port_counters counters;
+
+    memcpy(question + 28, client_ip4, 4);
+    memcpy(question + 38, server_ip4, 4);
+    CHECK_EQUAL(ask(link, pool, question, sizeof(question), answer), 42);
+    CHECK(memcmp(answer, question + 6, 6) == 0 && memcmp(answer + 28, server_ip4, 4) == 0 && answer[21] == 2);
+    question[41] ^= 1;
+    CHECK_EQUAL(ask(link, pool, question, sizeof(question), answer), 0);
+    nr_port_counters(link->io[0], &counters);
+    CHECK_EQUAL(counters.arp, 1);
+}
+
+static int test_ring(void)
+{
+    static struct link link;
+    uint8_t link_local[16];
+    struct nr_port_info info;
+    struct nr_port_counters counters;
+
+    must_start(NULL);
+    make_rings(&link);
+    open_link(&link, "net_ring_server", "net_ring_client", slab);
+    nr_port_info(link.io[0], &info);
+    CHECK_EQUAL(info.zero_copy, 1);
+    CHECK_EQUAL(nr_io_max_payload(link.io[0]), 9000 - 48);
+    struct rte_mempool *pool = rte_pktmbuf_pool_create("asker", 63, 0, 0, 2048, SOCKET_ID_ANY);
+    CHECK(pool != NULL);
+
+    echo_sizes(&link, server_ip4, 4, 9000 - 48);
+    echo_sizes(&link, server_ip6, 16, 9000 - 48);
+    nr_frame_link_local(info.mac, link_local);
+    echo_sizes(&link, link_local, 16, 9000 - 48);
+    send_segments(&link, client_ip4, 4);
+    send_segments(&link, client_ip6, 16);
+    ask_arp(&link, pool);
+    nr_port_counters(link.io[0], &counters);
+    CHECK(counters.external_segments > 0 && counters.copied_segments > 0);
+    CHECK_EQUAL(counters.bad_checksum + counters.bad_length + counters.no_mbuf, 0);
+    fill_queue(&link);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct {
+        const char *name;
+        int (*run)(void);
+    } cases[] = {{"eal", test_eal}, {"null", test_null}, {"ring", test_ring}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (argc > 1 && strcmp(argv[1], cases[i].name) == 0)
+            return cases[i].run();
+    }
+    fprintf(stderr, "which case?\n");
+    return 2;
+}
