@@ -18,10 +18,13 @@ struct row {
 static struct row rows[] = {
     {"spinning", {.path = PATH_VHOST, .core = SERVER_CORE, .busy = true}},
     {"spinning", {.path = PATH_UDP, .core = SERVER_CORE, .busy = true}},
+    {"spinning", {.path = PATH_TCP, .core = SERVER_CORE, .busy = true}},
     {"sleeping on two cores", {.path = PATH_VHOST, .core = SERVER_CORE}},
     {"sleeping on two cores", {.path = PATH_UDP, .core = SERVER_CORE}},
+    {"sleeping on two cores", {.path = PATH_TCP, .core = SERVER_CORE}},
     {"sleeping on one core", {.path = PATH_VHOST, .core = CLIENT_CORE}},
     {"sleeping on one core", {.path = PATH_UDP, .core = CLIENT_CORE}},
+    {"sleeping on one core", {.path = PATH_TCP, .core = CLIENT_CORE}},
 };
 
 #define ROWS (sizeof(rows) / sizeof(*rows))

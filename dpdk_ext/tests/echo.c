@@ -2,7 +2,7 @@
  * The floor for benchmarks: an echo over a path, without engine or protocol. Both ends spin unless told to sleep.
  * usage: echo serve URL [--core N] [--blocking]
  *        echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] [--blocking]
- * URL: udp://HOST:PORT or tcp://HOST:PORT. Each round sends N datagrams in one burst and waits for the answer's. Prints one line of
+ * URL: udp://HOST:PORT, tcp://HOST:PORT or vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's. Prints one line of
  * JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
  */
 #include <errno.h>
@@ -15,6 +15,8 @@
 #include <time.h>
 
 #include "io/udp.h"
+#include "io/vhost.h"
+#include "io/vring.h"
 #include "io/waiter.h"
 #include "testing/tcp.h"
 
@@ -106,7 +108,10 @@ static struct nr_packet_io *open_path(const char *url, bool serve)
     int error = -EINVAL;
     struct nr_packet_io *io = NULL;
 
-    if (sscanf(url, "udp://%127[^:]:%u", host, &port) == 2) {
+    if (strncmp(url, "vhost://", 8) == 0) {
+        io = serve ? nr_vhost_listen(&(struct nr_vhost_config){.path = url + 8}, &error)
+                   : nr_vring_open(&(struct nr_vring_config){.path = url + 8}, &error);
+    } else if (sscanf(url, "udp://%127[^:]:%u", host, &port) == 2) {
         struct nr_udp_config config = {.host = host, .port = (uint16_t)port};
 
         io = serve ? nr_udp_listen(&config, &error) : nr_udp_connect(&config, &error);

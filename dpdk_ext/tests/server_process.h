@@ -20,6 +20,7 @@
 #include "io/udp.h"
 #include "io/vhost.h"
 #include "loop/appliance.h"
+#include "testing/tcp.h"
 
 #define PATIENCE_NS UINT64_C(60000000000) /* until what should be quick counts as hung */
 
@@ -136,16 +137,16 @@ static inline uint64_t line_ns(const struct line *line)
 
 /* ---- Servers ---- */
 
-enum path { PATH_VHOST, PATH_UDP, PATHS };
+enum path { PATH_VHOST, PATH_UDP, PATH_TCP, PATHS };
 
-static const char *const path_names[PATHS] = {"vhost", "udp"};
+static const char *const path_names[PATHS] = {"vhost", "udp", "tcp"};
 
 struct served {
     enum path path;
     int core;        /* of the server */
     bool busy;       /* both sides spin; else they sleep when nothing comes */
     pid_t pid;       /* stopped while not in use */
-    uint16_t port;   /* of udp */
+    uint16_t port;   /* of udp and tcp */
     char socket[80]; /* of vhost */
 };
 
@@ -153,22 +154,32 @@ struct served {
 static inline void serve(const struct served *served, const struct nr_engine_config *config, int ready)
 {
     struct nr_packet_io *io = NULL;
-    struct nr_udp_info info;
+    struct nr_udp_info udp;
+    struct nr_tcp_info tcp;
     uint16_t port = 0;
     int error = 0, status;
 
     pin(served->core);
-    if (served->path == PATH_VHOST)
+    switch (served->path) {
+    case PATH_VHOST:
         io = nr_vhost_listen(&(struct nr_vhost_config){.path = served->socket}, &error);
-    else
+        break;
+    case PATH_UDP:
         io = nr_udp_listen(&(struct nr_udp_config){.host = "127.0.0.1"}, &error);
+        break;
+    default:
+        io = nr_tcp_listen(&(struct nr_tcp_config){.host = "127.0.0.1"}, &error);
+    }
     if (io == NULL) {
         fprintf(stderr, "%s: cannot listen: %s\n", path_names[served->path], strerror(-error));
         _exit(1);
     }
     if (served->path == PATH_UDP) {
-        nr_udp_info(io, &info);
-        port = nr_peer_port(&info.local);
+        nr_udp_info(io, &udp);
+        port = nr_peer_port(&udp.local);
+    } else if (served->path == PATH_TCP) {
+        nr_tcp_info(io, &tcp);
+        port = nr_peer_port(&tcp.local);
     }
     const struct nr_appliance_config options = {
         .io = &io, .links = 1, .busy = served->busy, .sessions = 16, .session_ns = 600 * UINT64_C(1000000000)};
@@ -207,10 +218,16 @@ static inline struct nr_replay *served_connect(const struct served *served, cons
     struct nr_replay *replay;
     int status;
 
-    if (served->path == PATH_VHOST)
+    if (served->path == PATH_VHOST) {
         replay = nr_replay_vhost(served->socket, &options, &status);
-    else
+    } else if (served->path == PATH_UDP) {
         replay = nr_replay_udp("127.0.0.1", served->port, &options, &status);
+    } else {
+        struct nr_packet_io *io = nr_tcp_connect(&(struct nr_tcp_config){.host = "127.0.0.1", .port = served->port}, &status);
+
+        CHECK(io != NULL);
+        replay = nr_replay_over(io, &options, &status);
+    }
     CHECK(replay != NULL);
     CHECK_EQUAL(nr_replay_ready(replay, PATIENCE_NS), NR_OK);
     CHECK_EQUAL(nr_replay_layout(replay, config), NR_OK);
