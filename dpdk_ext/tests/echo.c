@@ -2,6 +2,7 @@
  * The floor for benchmarks: an echo over a path, without engine or protocol. Both ends spin unless told to sleep.
  * usage: echo serve URL [--core N] [--blocking]
  *        echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] [--blocking]
+ *        echo line      the round trip of the cache line alone, between cores 0 and 1
  * URL: udp://HOST:PORT, tcp://HOST:PORT or vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's. Prints one line of
  * JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
  */
@@ -220,7 +221,8 @@ static int usage(void)
 {
     fprintf(stderr, "usage: echo serve URL [--core N] [--blocking]\n"
                     "       echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] "
-                    "[--blocking]\n");
+                    "[--blocking]\n"
+                    "       echo line\n");
     return 2;
 }
 
@@ -236,6 +238,11 @@ int main(int argc, char **argv)
     bool serving = argc > 1 && strcmp(argv[1], "serve") == 0, blocking = false;
     int core = -1, peer_core = -1, error;
 
+    if (argc > 1 && strcmp(argv[1], "line") == 0) {
+        pin(0);
+        printf("{\"line_ns\": %llu}\n", (unsigned long long)measure_line(0, 1));
+        return 0;
+    }
     if (argc < 3 || (!serving && strcmp(argv[1], "ask") != 0))
         return usage();
     for (int i = 3; i < argc; i++) {
