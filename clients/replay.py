@@ -181,8 +181,10 @@ class Replay:
 
     def ping(self, payload_bytes: int = 0, timeout: float | None = None) -> Ping:
         """One round trip with so many bytes of payload each way; BadCountError above what one datagram takes."""
-        most = self.counters().max_datagram - _HEADER_BYTES if self._handle.address.scheme != "local" else _MOST_PAYLOAD
-        payload_bytes = whole(payload_bytes, "payload_bytes", 0, most)
+        if type(payload_bytes) is not int or payload_bytes != 0:
+            local = self._handle.address.scheme == "local"
+            most = _MOST_PAYLOAD if local else self.counters().max_datagram - _HEADER_BYTES
+            payload_bytes = whole(payload_bytes, "payload_bytes", 0, most)
         ping = ffi.new("struct nr_ping *")
         self._handle.call("ping", lambda replay, wait, op: lib.nr_ping(replay, payload_bytes, ping, wait, op), timeout)
         return Ping(ping.round_trip_ns / 1e9, ping.server_ns / 1e9)
