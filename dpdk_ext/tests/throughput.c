@@ -2,7 +2,7 @@
  * Bytes per second of a C client with Atari-size experience: batches of 4-frame stacks of 84x84 sampled, and frames inserted, over
  * every path to the same appliance, beside a memcpy of the same pieces within one thread. Blocks in turns, one JSON object per block,
  * row and direction on standard output. Bytes count once, as they stand in the batch, or in the frame.
- * usage: throughput [BLOCKS [BATCH [STEPS]]]
+ * usage: throughput [BLOCKS [BATCH [STEPS [PATH]]]]    PATH: vhost, udp or tcp alone
  */
 #include "engine/random.h"
 #include "server_process.h"
@@ -202,12 +202,17 @@ int main(int argc, char **argv)
 {
     uint32_t blocks = argc > 1 ? (uint32_t)atoi(argv[1]) : 11;
     uint32_t steps = argc > 3 ? (uint32_t)atoi(argv[3]) : 50000;
+    size_t first = 0, last = ROWS;
     char folder[] = "/tmp/netreplay-XXXXXX";
 
     batch = argc > 2 ? (uint32_t)atoi(argv[2]) : 512;
     if (blocks == 0 || batch == 0 || batch > 2048 || steps < 2 * SLACK) {
-        fprintf(stderr, "usage: throughput [BLOCKS [BATCH [STEPS]]]\n");
+        fprintf(stderr, "usage: throughput [BLOCKS [BATCH [STEPS [PATH]]]]\n");
         return 2;
+    }
+    for (size_t r = 0; argc > 4 && r < ROWS; r++) {
+        if (strcmp(argv[4], path_names[rows[r].served.path]) == 0)
+            first = r, last = r + 1;
     }
     alarm(300);
     CHECK(mkdtemp(folder) != NULL);
@@ -217,20 +222,20 @@ int main(int argc, char **argv)
         gathers[f + 1] = (struct nr_gather){.delta = f + 1 - STACK, .length = FRAME, .target = (uint32_t)(ROW_HEAD + f * FRAME)};
     nr_random_seed(&dice, 3);
     line_open(&line);
-    for (size_t r = 0; r < ROWS; r++)
+    for (size_t r = first; r < last; r++)
         served_start(&rows[r].served, &config, folder);
     pin(CLIENT_CORE);
     for (int i = 0; i < AHEAD; i++)
         batches[i] = big((size_t)batch * ROW);
     slab = big((size_t)steps * STEP);
-    for (size_t r = 0; r < ROWS; r++)
+    for (size_t r = first; r < last; r++)
         open_row(&rows[r]);
     for (uint32_t block = 0; block < blocks; block++) {
         print(block, "memcpy", sample_floor(), insert_floor());
-        for (size_t r = 0; r < ROWS; r++)
+        for (size_t r = first; r < last; r++)
             measure(&rows[r], block);
     }
-    for (size_t r = 0; r < ROWS; r++) {
+    for (size_t r = first; r < last; r++) {
         kill(rows[r].served.pid, SIGKILL);
         unlink(rows[r].served.socket);
     }
