@@ -1,4 +1,4 @@
-"""How long clients wait for a ping, an insert and a sample of 32: vhost against the kernel's UDP and TCP, the same server.
+"""How long clients wait for a ping, an insert and a sample of 32: vhost against UDP and TCP, the same server.
 
 Rows are taken in blocks in turns. A kernel row counts in its best placement.
 """
@@ -11,8 +11,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from placed import CLIENT_CORE, SERVER_CORE, TOML, PlacedServer, Subject, by_state, json_lines, line_ns, p50_us, pinned
-from placed import two_cores
+from placed import (
+    CLIENT_CORE,
+    SERVER_CORE,
+    TOML,
+    PlacedServer,
+    Subject,
+    by_state,
+    json_lines,
+    line_ns,
+    p50_us,
+    pinned,
+    two_cores,
+)
 
 CALLS = ("ping", "insert", "sample")
 PLACEMENTS = {
@@ -76,13 +87,13 @@ def report(who: str, figures: Figures, lines: list[float], target: float) -> Non
         for path in ("vhost", "udp", "tcp"):
             print(f"  {call:7} {path:6}" + "".join(f"{name}: {medians[path, name]:6.2f}   " for name in PLACEMENTS))
         for kernel in ("udp", "tcp"):
-            best = min(PLACEMENTS, key=lambda name: medians[kernel, name])  # noqa: B023
+            best = min(PLACEMENTS, key=lambda name: medians[kernel, name])
             pairs = zip(figures[call]["vhost", "spinning"], figures[call][kernel, best], strict=True)
             below = [1 - vhost / other for vhost, other in pairs]
-            verdict = "met" if statistics.median(below) >= target else "MISSED"
+            median = statistics.median(below)
             print(
-                f"  {call:7} vhost is {statistics.median(below):.0%} below {kernel} {best} (>= {target:.0%}): {verdict}; "
-                + by_state(lines, below, ".0%")
+                f"  {call:7} vhost is {median:.0%} below {kernel} {best} (>= {target:.0%}): "
+                f"{'met' if median >= target else 'MISSED'}; {by_state(lines, below, '.0%')}"
             )
 
 

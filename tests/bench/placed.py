@@ -110,7 +110,15 @@ class PlacedServer(Stoppable):
         listen = f"vhost://{folder}/s" if path == "vhost" else "udp://127.0.0.1:0"
         poll = "busy" if busy else "adaptive"
         config.write_text(f'[server]\nlisten = "{listen}"\nauth = "off"\npoll = "{poll}"\ncore = {core}\n{toml}')
-        command = [sys.executable, str(Path(__file__).with_name("serve_path.py")), path, "-c", str(config), "--ready-file", str(ready)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("serve_path.py")),
+            path,
+            "-c",
+            str(config),
+            "--ready-file",
+            str(ready),
+        ]
         with (folder / "log").open("w") as log:
             super().__init__(subprocess.Popen(command, stdout=log, stderr=log))
         wait_until(lambda: ready.exists() or self.process.poll() is not None, "the server is ready", 60)
@@ -256,4 +264,3 @@ def over_tcp() -> Iterator[None]:
         yield
     finally:
         connect.lib = real
-

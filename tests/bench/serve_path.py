@@ -1,4 +1,4 @@
-"""`netreplay serve` for the benches: PATH ARGUMENTS. PATH "tcp" listens on the test-only TCP where udp:// is configured."""
+"""`netreplay serve` for the benches: PATH ARGUMENTS. PATH "tcp": what would listen on UDP does on the test-only TCP."""
 
 from __future__ import annotations
 
