@@ -27,6 +27,7 @@ import netreplay
 
 ROOT = Path(__file__).parents[2]
 CLIENT_CORE, SERVER_CORE = 0, 1
+_ALLOWED = os.sched_getaffinity(0)
 NEAR_NS = 250
 """a line's round trip below this: the virtual cores are near one another"""
 SAME_STATE = 1.4
@@ -35,7 +36,7 @@ SAME_STATE = 1.4
 
 def two_cores() -> None:
     """Skips where client and server cannot have a core each."""
-    if not {CLIENT_CORE, SERVER_CORE} <= os.sched_getaffinity(0):
+    if not {CLIENT_CORE, SERVER_CORE} <= _ALLOWED:
         pytest.skip("needs cores 0 and 1")
 
 
