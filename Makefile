@@ -24,7 +24,7 @@ demo: setup ## a server, two actors and a learner on CartPole; ARGS="--seed 2 ..
 test: setup test-c test-py ## all tests: C (plain and under sanitizers), then pytest
 
 .PHONY: test-c
-test-c: test-c-plain test-c-asan ## the C unit tests, plain and under sanitizers; TESTS="tree" runs only that one
+test-c: test-c-plain test-c-asan test-c-dpdk ## the C unit tests, plain and under sanitizers; TESTS="tree" runs only that one
 
 # A test build holds the C alone, with asserts on.
 ninja = flock $(1)/.lock $(BIN)/ninja -C $(1) --quiet
@@ -49,6 +49,14 @@ test-c-asan: setup build/asan/build.ninja
 	@$(call ninja,build/asan)
 	@UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    $(BIN)/meson test -C build/asan --no-rebuild --print-errorlogs --timeout-multiplier 5 $(TESTS)
+
+.PHONY: test-c-dpdk
+test-c-dpdk: setup ## the tests of DPDK ports, where libdpdk is found
+	@if ! pkg-config --exists 'libdpdk >= 22.11'; then echo "no libdpdk: the tests of DPDK ports are left out"; exit 0; fi; \
+	echo "DPDK ports"; \
+	[ -f build/dpdk/build.ninja ] || $(BIN)/meson setup build/dpdk -Dpython=disabled -Ddpdk=enabled -Dtests=true >/dev/null || \
+	    { cat build/dpdk/meson-logs/meson-log.txt; exit 1; }; \
+	$(call ninja,build/dpdk) && $(BIN)/meson test -C build/dpdk --no-rebuild --print-errorlogs --suite dpdk
 
 .PHONY: test-py
 test-py: setup ## pytest without the benchmarks; ARGS="-k name" is handed on

@@ -18,7 +18,7 @@ _COMMANDS = {
     "ping": ("netreplay.appliance.look", "ping", "Measure round trips to a server."),
     "latency": ("netreplay.clients.latency", "latency", "Measure what calls cost: client, wire and server apart."),
     "forward": ("netreplay.appliance.forward", "forward", "Forward UDP to a server, badly (seeded, for tests)."),
-    "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole."),
+    "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole or an Atari game."),
 }
 
 

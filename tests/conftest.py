@@ -27,6 +27,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "root: needs root: it makes network namespaces")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A server on a DPDK port takes half a second to start: of a test over many values it runs the first only."""
+    kept, dropped, seen = [], [], set()
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "af_packet" in (params.get("transport"), params.get("network")):
+            test = (item.path, item.originalname)  # type: ignore[attr-defined]
+            if test in seen:
+                dropped.append(item)
+                continue
+            seen.add(test)
+        kept.append(item)
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = kept
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture is made."""
@@ -56,7 +72,7 @@ Open = Callable[..., netreplay.Replay]
 _AF_PACKET = pytest.param("af_packet", marks=pytest.mark.root)
 
 
-@pytest.fixture(params=["local", "vhost", "udp"])
+@pytest.fixture(params=["local", "vhost", "udp", _AF_PACKET])
 def transport(request: pytest.FixtureRequest) -> str:
     """How the memory is reached."""
     return str(request.param)
@@ -69,7 +85,7 @@ def resources() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=["vhost", "udp"])
+@pytest.fixture(params=["vhost", "udp", _AF_PACKET])
 def network(request: pytest.FixtureRequest) -> str:
     """How a server is reached."""
     return str(request.param)

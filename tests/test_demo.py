@@ -10,31 +10,39 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from serving import wait_until
 
-from netreplay.clients.demo import messages
+import netreplay
+from netreplay.clients.demo import messages, throughput
 from netreplay.clients.demo.agent import QNetwork, double_dqn_loss, follow
+from netreplay.clients.demo.atari import Frames, Resize
 from netreplay.clients.demo.chart import running_mean
-from netreplay.clients.demo.config import TABLE, TABLES, Config
+from netreplay.clients.demo.config import Config
+from netreplay.clients.demo.environment import Stack, configure
 from netreplay.clients.demo.latency import Histogram, Stopwatch, human
 from netreplay.clients.demo.messages import ActorProgress, Evaluation, LearnerProgress
 from netreplay.clients.demo.pace import Allowance
 from netreplay.clients.demo.policy import epsilons, evaluate, explore
 from netreplay.clients.demo.process import Process, how_ended
 from netreplay.clients.demo.record import Meter, ProcessState, Record
+from netreplay.clients.demo.run import all_well
 from netreplay.clients.demo.supervisor import ProcessFailedError, Supervisor
 from netreplay.clients.demo.view import clock, panel, progress_line, sparkline
 from netreplay.clients.losses import Loss
+from netreplay.errors import BadConfigError
 from netreplay.spec import Spec
 
 # ---- pace ----
@@ -148,11 +156,11 @@ def test_exploration_is_spread_over_all_environments(rng):
     assert (np.diff(rates) < 0).all()
     policy = QNetwork(8, 0.0).policy()
     observations = rng.standard_normal((1000, 4)).astype(np.float32)
-    greedy = explore(policy, observations, np.zeros(1000, np.float32), rng)
+    greedy = explore(policy, observations, np.zeros(1000, np.float32), 2, rng)
     np.testing.assert_array_equal(greedy, policy.greedy(observations))
     for random in (
-        explore(policy, observations, np.ones(1000, np.float32), rng),
-        explore(None, observations, np.zeros(1000, np.float32), rng),
+        explore(policy, observations, np.ones(1000, np.float32), 2, rng),
+        explore(None, observations, np.zeros(1000, np.float32), 2, rng),
     ):
         assert 0.4 < (random != greedy).mean() < 0.6
 
@@ -210,7 +218,7 @@ def test_messages_come_back_as_they_were():
     assert isinstance(progress, ActorProgress)
     assert (progress.steps, progress.returns, progress.losses) == (7, [1.0, 2.0], [loss])
     assert progress.latencies["append"].counts == histogram.counts
-    assert isinstance(messages.decode(messages.encode(LearnerProgress(1, 2, 0.5, 0, 0))), LearnerProgress)
+    assert isinstance(messages.decode(messages.encode(LearnerProgress(1, 2, 0.5, 0, 0, 0))), LearnerProgress)
     assert messages.decode(messages.encode(Evaluation(250, 480.0, 490.0, True))) == Evaluation(250, 480.0, 490.0, True)
 
 
@@ -238,8 +246,9 @@ def test_small_words():
     np.testing.assert_allclose(running_mean([1.0, 2.0, 3.0, 4.0], 2), [1.0, 1.5, 2.5, 3.5])
 
 
-def test_the_panel_fits_80_columns_at_every_moment():
-    record = Record(Config(), 300.0)
+@pytest.mark.parametrize("environment", ["CartPole-v1", "ALE/Pong-v5"])
+def test_the_panel_fits_80_columns_at_every_moment(environment):
+    record = Record(configure(environment), 300.0)
     for name in ("server", "learner", "actor 0", "actor 1"):
         record.processes[name] = ProcessState(name)
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
@@ -257,8 +266,9 @@ def test_the_panel_fits_80_columns_at_every_moment():
 
 
 def test_the_tables_are_a_spec_of_three_steps():
-    spec = Spec.from_toml(TABLES)
-    assert spec.tables[TABLE].window.n == 3
+    for table, stack in (("cartpole", 1), ("atari", 4)):
+        window = Spec.from_toml(Config(table=table).tables).tables[table].window
+        assert (window.n, window.stack) == (3, stack)
     assert Config(reward_scale=0.1).endless_value(0.995) == pytest.approx(20)
 
 
@@ -291,6 +301,127 @@ def test_a_process_tells_ends_and_starts_again(tmp_path):
         assert process.messages() == []
     process.close()
     assert pids[0] != pids[1]
+
+
+# ---- Atari ----
+
+
+def area_mean(screen: np.ndarray, size: int) -> np.ndarray:
+    """The mean of the area under each of size x size pixels, one by one."""
+    height, width = screen.shape
+    out = np.zeros((size, size))
+    for i in range(size):
+        for j in range(size):
+            top, bottom, left, right = (
+                edge / size for edge in (i * height, (i + 1) * height, j * width, (j + 1) * width)
+            )
+            for y in range(int(top), min(height, math.ceil(bottom))):
+                for x in range(int(left), min(width, math.ceil(right))):
+                    area = (min(bottom, y + 1) - max(top, y)) * (min(right, x + 1) - max(left, x))
+                    out[i, j] += area * screen[y, x]
+    return out * size * size / (height * width)
+
+
+@pytest.mark.parametrize("height", [210, 250])
+def test_a_screen_is_resized_to_the_means_of_areas(rng, height):
+    screen = rng.integers(256, size=(height, 160), dtype=np.uint8)
+    resized = Resize(height, 160)(screen)
+    assert (resized.shape, resized.dtype) == ((84, 84), np.uint8)
+    assert np.abs(resized - area_mean(screen, 84)).max() <= 0.5 + 1e-3
+    np.testing.assert_array_equal(Resize(height, 160)(np.full_like(screen, 255)), 255)
+
+
+class Scripted(gym.Env):
+    """Screens given one after the other, a reward of 2 each; over with the last."""
+
+    observation_space = gym.spaces.Box(0, 255, (84, 84), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, screens: np.ndarray) -> None:
+        self.screens, self.at = screens, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.at = 0
+        return self.screens[0], {}
+
+    def step(self, action: Any) -> Any:
+        self.at += 1
+        return self.screens[self.at], 2.0, self.at == len(self.screens) - 1, False, {}
+
+
+def test_a_step_is_four_frames_seen_as_the_maximum_of_the_last_two(rng):
+    screens = rng.integers(256, size=(7, 84, 84), dtype=np.uint8)
+    game = Frames(Scripted(screens))
+    np.testing.assert_array_equal(game.reset()[0], screens[0])
+    frame, reward, terminated, *_ = game.step(0)
+    np.testing.assert_array_equal(frame, np.maximum(screens[3], screens[4]))
+    assert (reward, terminated) == (8.0, False)
+    frame, reward, terminated, *_ = game.step(0)
+    np.testing.assert_array_equal(frame, np.maximum(screens[5], screens[6]))
+    assert (reward, terminated) == (4.0, True)
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_stacks_of_the_table_and_of_the_actor_are_those_of_a_deque(rng, terminated):
+    """Episodes of 1, 2, 3 and 9 steps, ended both ways; the second of two environments is only a bystander."""
+    spec = Spec.from_toml(Config(table="atari").tables)
+    tables = {"atari": replace(spec.tables["atari"], capacity=100, min_size=1, sampler="fifo")}
+    expected, drawn = [], []
+    with netreplay.connect("local:", spec=replace(spec, tables=tables)) as replay:
+        with replay.actor("atari", num_envs=2, autoreset="next_step") as actor:
+            stack, begins = Stack(4), np.ones(2, np.bool_)
+            for length in (1, 2, 3, 9):
+                frames = rng.integers(256, size=(length + 1, 84, 84), dtype=np.uint8)
+                seen: deque[np.ndarray] = deque([frames[0]] * 4, maxlen=4)
+                stacks = []
+                for t, frame in enumerate(frames):
+                    if t:
+                        seen.append(frame)
+                    stacks.append(np.stack(seen))
+                    both = np.stack([frame, np.zeros_like(frame)])
+                    np.testing.assert_array_equal(stack.push(both, begins)[0], stacks[-1])
+                    last = t == length - 1
+                    actor.append(
+                        obs=both,
+                        action=np.full(2, t, np.int32),
+                        reward=np.zeros(2, np.float32),
+                        terminated=np.array([last and terminated, False]),
+                        truncated=np.array([last and not terminated, False]),
+                    )
+                    begins = np.array([t == length, False])
+                for t in range(length):
+                    steps = min(3, length - t)
+                    if terminated or steps == 3:
+                        over = terminated and t + steps == length
+                        expected.append((stacks[t], None if over else stacks[t + steps]))
+            actor.flush()
+        with replay.learner("atari", batch_size=replay.table("atari").info().size) as learner:
+            batch = learner.sample(timeout=5)
+            for row in range(len(batch)):
+                if batch["obs"][row].any():
+                    usable = batch["discount"][row] > 0
+                    drawn.append((batch["obs"][row], batch["next_obs"][row] if usable else None))
+    assert len(drawn) == len(expected)
+    for (obs, next_obs), (wanted, wanted_next) in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(obs, wanted)
+        assert (next_obs is None) == (wanted_next is None)
+        if next_obs is not None:
+            np.testing.assert_array_equal(next_obs, wanted_next)
+
+
+def test_a_missing_ale_py_is_told_with_the_way_out(monkeypatch):
+    monkeypatch.setattr("netreplay.clients.demo.environment.find_spec", lambda name: name != "ale_py" or None)
+    with pytest.raises(BadConfigError, match=r"demo: ale_py cannot be imported; pip install 'netreplay\[demo\]'"):
+        configure("ALE/Pong-v5")
+    assert configure("CartPole-v1", seed=3) == Config(seed=3)
+
+
+def test_an_atari_run_without_data_is_not_well():
+    record = Record(configure("ALE/Pong-v5"), 60.0)
+    record.processes["server"] = ProcessState("server", working=True)
+    record.end()
+    assert not all_well(record)
+    assert "no episode ended yet" in throughput.lines(record)[-1]
 
 
 # ---- whole runs ----
@@ -433,6 +564,30 @@ def test_a_run_of_so_many_seconds_ends_then_with_a_whole_report(start):
     assert "| actor: append" in (demo.out / "latency.md").read_text()
 
 
+def test_atari_frames_flow_from_actors_to_learner_and_the_report_says_how_fast(start):
+    demo = start("--env", "ALE/Pong-v5", "--seconds", "120", "--actors", "1", "--batch-size", "8")
+    wait_until(lambda: demo.server_counters().get("batches", 0) > 20, "the learner learns", 90)
+    demo.wait_for(r"[1-9][\d,.]* batches/s; return \S+, [1-9][\d,]* frames/s")
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.wait() == 130, demo.text
+    assert re.search(r"append .* of an environment step", demo.text)
+    report = demo.report()
+    assert report["restarts"] == []
+    rates = report["rates"]
+    assert rates["environment_frames"] == pytest.approx(4 * rates["environment_steps"], rel=0.01)
+    assert list(rates["actors"]) == ["actor 0"]
+    for name in ("environment_steps", "items_inserted", "inserted_megabytes", "batches", "sampled_megabytes"):
+        assert rates[name] > 0, name
+    assert rates["learner_steps"] > 0
+    assert rates["priorities_updated"] > 0
+    assert rates["batch_size"] == 8
+    assert rates["parameter_versions"] >= 1
+    assert 6_700_000 < rates["parameter_bytes"] < 6_800_000
+    assert 0 < rates["append_share_of_step"] < 1
+    assert {"append", "flush", "sample", "learn", "publish"} <= set(report["latencies"])
+    assert (demo.out / "throughput.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_nothing_outlives_a_demo_that_is_killed(start):
     demo = start("--seconds", "60")
     demo.wait_for("server .* works")
@@ -467,7 +622,11 @@ def test_a_process_that_cannot_work_is_given_up_with_its_last_words(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--env", "Pong-v5"], "--env: 'Pong-v5' is not there yet; CartPole-v1 is"),
+        (["--env", "Pong-v5"], "--env: there is no 'Pong-v5'; CartPole-v1 and Atari games work, such as ALE/Pong-v5"),
+        (
+            ["--env", "ALE/Pogn-v5"],
+            "--env: there is no 'ALE/Pogn-v5'; CartPole-v1 and Atari games work",
+        ),
         (["--out", "/dev/null/x"], "--out: /dev/null/x: "),
         (["--seconds", "0"], "Invalid value for '--seconds'"),
         (["--actors", "0"], "Invalid value for '--actors'"),

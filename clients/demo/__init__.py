@@ -1,17 +1,15 @@
-"""`netreplay demo`: a server, actors and a learner on CartPole, each a process of its own, under a supervisor."""
+"""`netreplay demo`: a server, actors and a learner, each a process of its own, under a supervisor."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from netreplay.clients.demo.config import ENVIRONMENT, Config
+from netreplay.clients.demo.config import ENVIRONMENT
+from netreplay.clients.demo.environment import configure
 from netreplay.errors import BadConfigError
-
-_NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
 
 
 @click.command()
@@ -19,10 +17,12 @@ _NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
 @click.option(
     "--seconds",
     type=click.FloatRange(1.0, 86_400.0),
-    help="Run exactly so long. Without it: until solved, at most 300 s (exit code 3 when that is not enough).",
+    help="Run exactly so long. Without it: CartPole until solved, at most 300 s (exit code 3 when that is not "
+    "enough); an Atari game 60 s.",
 )
 @click.option("--actors", default=2, show_default=True, type=click.IntRange(1, 64), help="Actor processes.")
-@click.option("--env", "environment", default=ENVIRONMENT, show_default=True, help="Gymnasium's name.")
+@click.option("--env", "environment", default=ENVIRONMENT, show_default=True, help="Or an Atari game: ALE/Pong-v5.")
+@click.option("--batch-size", type=click.IntRange(1, 4096), help="Of the learner; by default 128, for Atari 32.")
 @click.option(
     "--transport",
     type=click.Choice(["vhost", "udp"]),
@@ -35,13 +35,22 @@ _NEEDS = ("torch", "gymnasium", "matplotlib", "rich")
     type=click.Path(path_type=Path),
     help="Folder for the report; by default netreplay-demo-TIME here.",
 )
-def demo(seed: int, seconds: float | None, actors: int, environment: str, transport: str, out: Path | None) -> int:
-    """Learn CartPole with a server, actors and a learner, each a process of its own; kill one and watch."""
-    if environment != ENVIRONMENT:
-        raise BadConfigError(f"--env: {environment!r} is not there yet; {ENVIRONMENT} is", value=environment)
-    missing = [name for name in _NEEDS if find_spec(name) is None]
-    if missing:
-        raise BadConfigError(f"demo: {', '.join(missing)} cannot be imported; pip install 'netreplay[demo]'")
+def demo(
+    seed: int,
+    seconds: float | None,
+    actors: int,
+    environment: str,
+    batch_size: int | None,
+    transport: str,
+    out: Path | None,
+) -> int:
+    """Learn CartPole with a server, actors and a learner, each a process of its own; kill one and watch.
+
+    Or move an Atari game's frames the same way: the run is then for its rates, and ends well when data flowed to
+    every process until the end (else exit code 4).
+    """
+    chosen = {} if batch_size is None else {"batch_size": batch_size}
+    config = configure(environment, seed=seed, actors=actors, transport=transport, **chosen)
     folder = out or Path(f"netreplay-demo-{datetime.now():%Y%m%d-%H%M%S}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +61,7 @@ def demo(seed: int, seconds: float | None, actors: int, environment: str, transp
     from netreplay.clients.demo.run import run
 
     try:
-        return run(Config(seed=seed, actors=actors, environment=environment, transport=transport), folder, seconds)
+        return run(config, folder, seconds)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 import netreplay
 from netreplay import Replay
 from netreplay.clients.demo.child import Child, Every
-from netreplay.clients.demo.config import STORE, TABLE, Config
+from netreplay.clients.demo.config import Config
+from netreplay.clients.demo.environment import Environment, Stack, environment_of
 from netreplay.clients.demo.latency import Stopwatch
 from netreplay.clients.demo.messages import ActorProgress
 from netreplay.clients.demo.pace import Allowance
@@ -23,14 +23,14 @@ _REPORT_SECONDS = 0.5
 class Guidance:
     """What comes from the learner: the policy, kept up to date, and with it the allowance."""
 
-    def __init__(self, replay: Replay, config: Config, watch: Stopwatch) -> None:
+    def __init__(self, environment: Environment, replay: Replay, config: Config, watch: Stopwatch) -> None:
         self.policy: Policy | None = None
         self.version = 0
         self.allowance = Allowance(
             config.actor_headroom * config.items_per_update / config.actors,
-            (replay.spec.tables[TABLE].min_size + config.slack_items) / config.actors,
+            (replay.spec.tables[config.table].min_size + config.slack_items) / config.actors,
         )
-        self._parameters = replay.parameters
+        self._environment, self._parameters = environment, replay.parameters
         self._watch = watch
 
     def refresh(self) -> None:
@@ -44,7 +44,7 @@ class Guidance:
             self.allowance.refill()  # another server, whose table is empty
         self.version = version
         self.allowance.observe(int(tensors.pop("updates")))
-        self.policy = Policy(tensors)
+        self.policy = self._environment.policy(tensors)
 
     def throttle(self, seconds: float, child: Child) -> None:
         """Waits while ahead of the learner, but not longer than this: data trickles on without a learner."""
@@ -88,29 +88,37 @@ def act(child: Child, replay: Replay, index: int) -> None:
     config, count, watch = child.config, child.config.environments, Stopwatch()
     rng = np.random.default_rng([config.seed, index])
     rates = epsilons(config.actors * count, config.epsilon, config.epsilon_alpha)[index :: config.actors]
-    environments = gym.make_vec(config.environment, num_envs=count)
-    guidance, progress, report = Guidance(replay, config, watch), Progress(count), Every(_REPORT_SECONDS)
+    environment = environment_of(config.environment)
+    environments = environment.make_vector(config, count)
+    guidance = Guidance(environment, replay, config, watch)
+    progress, report = Progress(count), Every(_REPORT_SECONDS)
+    stack, limit = Stack(replay.spec.tables[config.table].window.stack), config.reward_limit
     observations, _ = environments.reset(seed=int(rng.integers(2**31)))
+    seen = stack.push(observations, np.ones(count, np.bool_))
+    done = np.zeros(count, np.bool_)
     vector_steps = 0
-    with replay.actor(STORE, num_envs=count, autoreset="next_step") as actor:
+    with replay.actor(config.table, num_envs=count, autoreset="next_step") as actor:
         while not child.stopping:
             if vector_steps % config.fetch_interval == 0:
                 guidance.refresh()
             guidance.throttle(config.throttle_seconds, child)
 
-            actions = explore(guidance.policy, observations, rates, rng)
-            next_observations, rewards, terminated, truncated, _ = environments.step(actions)
+            with watch.time("act"):
+                actions = explore(guidance.policy, seen, rates, config.actions, rng)
+            with watch.time("step"):
+                next_observations, rewards, terminated, truncated, _ = environments.step(actions)
             with watch.time("append"):
                 actor.append(
                     obs=observations,
                     action=actions.astype(np.int32),
-                    reward=rewards,
+                    reward=rewards if limit is None else np.clip(rewards, -limit, limit),
                     terminated=terminated,
                     truncated=truncated,
                 )
-            observations = next_observations
+            observations, seen = next_observations, stack.push(next_observations, done)
             vector_steps += 1
-            guidance.allowance.spend(progress.count(rewards, terminated | truncated))
+            done = terminated | truncated
+            guidance.allowance.spend(progress.count(rewards, done))
 
             if vector_steps % config.flush_interval == 0:
                 with watch.time("flush"):

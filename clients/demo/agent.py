@@ -1,16 +1,25 @@
-"""The double DQN agent: network, loss and target. Knows nothing of processes or replay."""
+"""The double DQN agent: CartPole's network, loss and target. Knows nothing of processes or replay."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from netreplay.clients.demo.policy import ACTIONS, OBSERVATION_SCALE, OBSERVATION_SIZE, FloatArray, Policy
+from netreplay.clients.demo.policy import ACTIONS, OBSERVATION_SCALE, OBSERVATION_SIZE, FloatArray, LinearPolicy, Policy
 
 
-class QNetwork(nn.Module):
+class Network(nn.Module):
+    """Action values: observations [B, ...] -> float32 [B, actions]."""
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """Its greedy policy; shares the parameters."""
+
+
+class QNetwork(Network):
     """Action values: observations float32 [B, 4] -> float32 [B, 2], in units of scaled reward.
 
     Every observation starts at about `initial_value`. Set it to the value of an episode that never ends and only
@@ -33,9 +42,9 @@ class QNetwork(nn.Module):
         values: Tensor = self.layers(observations * self.observation_scale)
         return values
 
-    def policy(self) -> Policy:
+    def policy(self) -> LinearPolicy:
         """Its greedy policy; shares the parameters."""
-        return Policy({name: tensor.numpy() for name, tensor in self.state_dict().items()})
+        return LinearPolicy({name: tensor.numpy() for name, tensor in self.state_dict().items()})
 
 
 class Loss(NamedTuple):
@@ -61,7 +70,7 @@ def double_dqn_loss(
 ) -> Loss:
     """Double DQN on n-step items: the online network picks the next action, the target network values it.
 
-    obs and next_obs are float32 [B, 4], action any integer [B]; reward, discount and weights float32 [B].
+    obs and next_obs are what the networks take, [B, ...], action any integer [B]; the others float32 [B].
     discount is gamma^k for an item of k steps and 0 where the episode terminated; a truncated episode bootstraps.
     """
     with torch.no_grad():

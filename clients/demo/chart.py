@@ -1,4 +1,4 @@
-"""The learning curve as a picture."""
+"""The learning curve, or what was moved, as a picture."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from netreplay.clients.demo.record import Point, Record, Restart
+from netreplay.clients.demo.throughput import step_bytes
 
 _WINDOW = 50  # episodes in the actors' running mean
+_MARKED = 4  # restarts in a column, before their names begin again at the bottom
 _BLUE, _ORANGE, _RED, _GREY = "#1f5fa8", "#d9822b", "#b3261e", "#8a8f98"
 
 
@@ -40,17 +42,51 @@ def draw(record: Record, path: Path, verdict: str) -> None:
     figure.savefig(path, dpi=120)
 
 
+def draw_throughput(record: Record, path: Path, verdict: str) -> None:
+    """Rates and the actors' returns over time; restarts are marked."""
+    config = record.config
+    figure = Figure(figsize=(12, 4.6), layout=ConstrainedLayoutEngine(wspace=0.06))
+    counts, traffic, returns = figure.subplots(1, 3)
+    seconds = [now for now, _ in record.history]
+
+    def rate(axes: Axes, name: str, factor: float, color: str, label: str) -> None:
+        axes.plot(seconds, [rates[name] * factor for _, rates in record.history], color=color, label=label)
+
+    rate(counts, "steps", 1.0, _ORANGE, "environment steps")
+    rate(counts, "inserts", 1.0, _GREY, "items inserted")
+    rate(counts, "batches", config.batch_size, _BLUE, "items learned from")
+    counts.set_title("per second", fontsize=10)
+    rate(traffic, "steps", step_bytes(config) / 1e6, _ORANGE, "steps in")
+    rate(traffic, "sampled bytes", 1e-6, _BLUE, "samples out")
+    traffic.set_title("MB per second", fontsize=10)
+    returns.set_title(f"returns of the actors' {record.episodes:,} episodes", fontsize=10)
+    _returns(returns, record, lambda at: at.seconds)
+    if not record.returns:
+        returns.set_yticks([])
+        returns.text(0.5, 0.5, "none has ended yet", transform=returns.transAxes, ha="center", color=_GREY)
+    for axes in (counts, traffic, returns):
+        _mark_restarts(axes, record, lambda at: at.seconds)
+        _dress(axes, "seconds")
+        axes.set_xlim(right=max(1.0, record.now))
+        if axes is not returns:
+            axes.set_ylim(bottom=0)
+        if axes is not returns or record.returns:
+            axes.legend(frameon=False, fontsize=8, loc="best")
+    figure.suptitle(f"netreplay demo: {config.environment}, {config.actors} actors, seed {config.seed}: {verdict}")
+    figure.savefig(path, dpi=120)
+
+
+def _returns(axes: Axes, record: Record, place: Callable[[Point | Restart], float]) -> None:
+    """Of the actors' episodes."""
+    x = [place(point) for point in record.returns]
+    values = [point.value for point in record.returns]
+    axes.scatter(x, values, s=5, color=_ORANGE, alpha=0.35, linewidths=0)
+    label = f"actors (exploring), mean of {_WINDOW} episodes"
+    axes.plot(x, running_mean(values), color=_ORANGE, linewidth=1.5, label=label)
+
+
 def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float], label: str) -> None:
-    returns = record.returns
-    x = [place(point) for point in returns]
-    axes.scatter(x, [point.value for point in returns], s=5, color=_ORANGE, alpha=0.35, linewidths=0)
-    axes.plot(
-        x,
-        running_mean([point.value for point in returns]),
-        color=_ORANGE,
-        linewidth=1.5,
-        label=f"actors (exploring), mean of {_WINDOW} episodes",
-    )
+    _returns(axes, record, place)
     greedy = [point for point, _ in record.evaluations]
     axes.plot(
         [place(point) for point in greedy],
@@ -82,11 +118,17 @@ def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float
         color=_GREY,
         fontsize=9,
     )
+    _mark_restarts(axes, record, place)
+    _dress(axes, label)
+    axes.set_ylim(0, 520)
+
+
+def _mark_restarts(axes: Axes, record: Record, place: Callable[[Point | Restart], float]) -> None:
     for i, restart in enumerate(record.restarts):
         axes.axvline(place(restart), color=_RED, linewidth=1, linestyle=":", label="" if i else "a process died")
         axes.annotate(
             restart.who,
-            (place(restart), 0.02 + 0.12 * (i % 4)),
+            (place(restart), 0.02 + 0.12 * (i % _MARKED)),
             xycoords=("data", "axes fraction"),
             xytext=(2, 0),
             textcoords="offset points",
@@ -94,8 +136,10 @@ def _curves(axes: Axes, record: Record, place: Callable[[Point | Restart], float
             color=_RED,
             fontsize=8,
         )
+
+
+def _dress(axes: Axes, label: str) -> None:
     axes.set_xlabel(label)
-    axes.set_ylim(0, 520)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(alpha=0.355)

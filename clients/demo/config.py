@@ -1,4 +1,4 @@
-"""Everything of the demo that can be tuned, but for the tables in cartpole.toml; travels to every process as JSON."""
+"""Everything of the demo that can be tuned, but for its tables (the TOML files); travels to every process as JSON."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-TABLES = Path(__file__).with_name("cartpole.toml")
-STORE = TABLE = "cartpole"
 ENVIRONMENT = "CartPole-v1"
 
 
 @dataclass(frozen=True)
 class Config:
-    """Hyperparameters of the distributed double DQN, and where its replay memory is."""
+    """Hyperparameters of the distributed double DQN, and where its replay memory is. The defaults are CartPole's."""
 
     url: str = ""
     seed: int = 1
     environment: str = ENVIRONMENT
     transport: str = "vhost"  # or udp, on loopback
+    table: str = "cartpole"  # of the server and of its only store; its spec is in the TOML file of this name
+    actions: int = 2
+    seconds: float = 300.0  # longest run, unless told
     patience: float = 30.0  # seconds that a call waits for the server, which may be starting again
 
     # Actors
@@ -26,6 +27,8 @@ class Config:
     environments: int = 16  # per actor process
     epsilon: float = 0.4  # environment i of N explores with epsilon ** (1 + epsilon_alpha * i / (N - 1))
     epsilon_alpha: float = 7.0
+    reward_limit: float | None = None  # what is stored is clipped to plus or minus this
+    frame_skip: int = 1  # frames of the game per environment step
     fetch_interval: int = 10  # vector steps between two looks for newer parameters
     flush_interval: int = 50  # vector steps between two waits until everything is acknowledged
 
@@ -51,9 +54,19 @@ class Config:
     look_interval: int = 10  # updates between two looks at what the table has taken in
 
     # Evaluation
-    evaluation_interval: int = 250  # updates
+    evaluation_interval: int = 250  # updates; 0: nothing is evaluated, and the run is for its rates
     evaluation_episodes: int = 20
     solved_return: float = 475.0
+
+    @property
+    def tables(self) -> Path:
+        """The spec of the replay memory, without a server's part."""
+        return Path(__file__).with_name(f"{self.table}.toml")
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether there is something to solve."""
+        return self.evaluation_interval > 0
 
     def endless_value(self, gamma: float) -> float:
         """Scaled value of an episode that never ends, at a reward of 1 per step discounted by `gamma`."""

@@ -10,6 +10,11 @@ from contextlib import contextmanager
 PER_OCTAVE = 16  # buckets for each doubling: a percentile is read to within 4.5%
 
 
+def _middle(bucket: int) -> float:
+    """Seconds in the middle of a bucket."""
+    return float(2.0 ** ((bucket + 0.5) / PER_OCTAVE)) * 1e-9
+
+
 class Histogram:
     """Durations counted in buckets of equal ratio; bucket b holds 2^(b/16) to 2^((b+1)/16) nanoseconds."""
 
@@ -31,13 +36,18 @@ class Histogram:
         """How many durations were counted."""
         return sum(self.counts.values())
 
+    @property
+    def seconds(self) -> float:
+        """Sum of the durations, each taken as the middle of its bucket."""
+        return sum(count * _middle(bucket) for bucket, count in self.counts.items())
+
     def percentile(self, fraction: float) -> float:
         """Seconds that `fraction` of the durations stay below (the middle of its bucket); NaN when none was counted."""
         left = fraction * self.total
         for bucket in sorted(self.counts):
             left -= self.counts[bucket]
             if left <= 0:
-                return float(2.0 ** ((bucket + 0.5) / PER_OCTAVE)) * 1e-9
+                return _middle(bucket)
         return math.nan
 
 

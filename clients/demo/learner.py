@@ -15,9 +15,10 @@ import torch
 
 import netreplay
 from netreplay import Batch, Learner, Replay, Timeout
-from netreplay.clients.demo.agent import QNetwork, double_dqn_loss, follow
+from netreplay.clients.demo.agent import double_dqn_loss, follow
 from netreplay.clients.demo.child import Child, Every
-from netreplay.clients.demo.config import TABLE, Config
+from netreplay.clients.demo.config import Config
+from netreplay.clients.demo.environment import environment_of
 from netreplay.clients.demo.latency import Stopwatch
 from netreplay.clients.demo.messages import Evaluation, LearnerProgress
 from netreplay.clients.demo.pace import Allowance
@@ -34,9 +35,10 @@ class Networks:
     def __init__(self, replay: Replay, config: Config) -> None:
         """Goes on from the parameters in the server, if there are any; `updates` is how many made them."""
         self._config = config
-        gamma = replay.spec.tables[TABLE].window.gamma
-        self.online = QNetwork(config.hidden, config.endless_value(gamma))
+        gamma = replay.spec.tables[config.table].window.gamma
+        self.online = environment_of(config.environment).network(config, gamma)
         self.updates = 0
+        self.published_bytes = 0
         published = replay.parameters.fetch(as_torch=True)
         if published is not None:
             _, tensors = published
@@ -74,7 +76,9 @@ class Networks:
 
     def publish(self, replay: Replay) -> None:
         """Publishes the online network's tensors and, beside them, the update count that paces the actors."""
-        replay.parameters.publish({**self.online.state_dict(), "updates": torch.tensor(self.updates)})
+        tensors = {**self.online.state_dict(), "updates": torch.tensor(self.updates)}
+        replay.parameters.publish(tensors)
+        self.published_bytes = sum(tensor.nbytes for tensor in tensors.values())
 
 
 class Pace:
@@ -82,7 +86,7 @@ class Pace:
 
     def __init__(self, child: Child, replay: Replay, watch: Stopwatch) -> None:
         config = child.config
-        self._child, self._table, self._watch = child, replay.table(TABLE), watch
+        self._child, self._table, self._watch = child, replay.table(config.table), watch
         self._interval = config.look_interval
         self._allowance = Allowance(1.0 / config.items_per_update, config.slack_items / config.items_per_update)
         self._until_look = 0
@@ -127,13 +131,15 @@ def learn(child: Child, replay: Replay) -> None:
     def tell() -> None:
         nonlocal learned, stale
         reconnects = replay.counters().reconnects
-        child.tell(LearnerProgress(learned, networks.updates, loss, stale, reconnects, watch.take()))
+        published = networks.published_bytes
+        child.tell(LearnerProgress(learned, networks.updates, loss, stale, published, reconnects, watch.take()))
         learned = stale = 0
 
-    with replay.learner(TABLE, batch_size=config.batch_size, prefetch=config.prefetch, as_torch=True) as learner:
+    with replay.learner(config.table, batch_size=config.batch_size, prefetch=config.prefetch, as_torch=True) as learner:
         for batch in batches(child, learner, watch):
             pace.wait()
-            loss, td_error = networks.learn(batch)
+            with watch.time("learn"):
+                loss, td_error = networks.learn(batch)
             with watch.time("update"):
                 stale += learner.update_priorities(batch.keys, td_error + 1e-6).stale
             learned += 1
@@ -141,7 +147,7 @@ def learn(child: Child, replay: Replay) -> None:
             if networks.updates % config.publish_interval == 0:
                 with watch.time("publish"):
                     networks.publish(replay)
-            if networks.updates % config.evaluation_interval == 0:
+            if config.evaluated and networks.updates % config.evaluation_interval == 0:
                 child.tell(evaluate_greedily(networks, config, seeds))
             if report:
                 tell()

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("netreplay", "numpy", "torch", "gymnasium", "cffi")
+_PACKAGES = ("netreplay", "numpy", "torch", "gymnasium", "ale-py", "cffi")
 
 
 def _value(path: str, key: str) -> str:

@@ -21,7 +21,7 @@ class ActorProgress:
     reconnects: int
     """sessions that its client had to open anew, since its start"""
     latencies: dict[str, Histogram] = field(default_factory=dict)
-    """by call: append, flush, fetch"""
+    """by call: act, step, append, flush, fetch"""
     losses: list[Loss] = field(default_factory=list)
     """acknowledged items that a restarted server no longer holds, as the client named them"""
 
@@ -38,10 +38,12 @@ class LearnerProgress:
     """of the last batch"""
     stale: int
     """priorities whose item had left the table"""
+    published_bytes: int
+    """of the tensors that it last published"""
     reconnects: int
     """sessions that its client had to open anew, since its start"""
     latencies: dict[str, Histogram] = field(default_factory=dict)
-    """by call: sample, update, publish, table info"""
+    """by call: sample, learn, update, publish, table info"""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,14 @@ LAYERS = ("layers.0", "layers.2", "layers.4")
 """the linear layers of agent.QNetwork by the names of their parameters; between them stand ReLUs"""
 
 
-class Policy:
+class Policy(Protocol):
+    """Chooses actions."""
+
+    def greedy(self, observations: npt.NDArray[Any]) -> IntArray:
+        """The best action int64 [N] for each of the observations [N, ...]."""
+
+
+class LinearPolicy:
     """Acts with the highest of agent.QNetwork's values."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
@@ -50,13 +57,15 @@ def epsilons(count: int, epsilon: float, alpha: float) -> FloatArray:
     return np.power(epsilon, 1.0 + alpha * np.linspace(0.0, 1.0, count)).astype(np.float32)
 
 
-def explore(policy: Policy | None, observations: FloatArray, rates: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Epsilon-greedy actions int64 [N]: row i of observations [N, 4] acts at random with probability rates[i].
+def explore(
+    policy: Policy | None, observations: npt.NDArray[Any], rates: FloatArray, actions: int, rng: np.random.Generator
+) -> IntArray:
+    """Epsilon-greedy actions int64 [N] below `actions`: row i of the N observations acts at random with rates[i].
 
     Without a policy every row does.
     """
     count = len(observations)
-    random = rng.integers(ACTIONS, size=count)
+    random = rng.integers(actions, size=count)
     if policy is None:
         return random
     return np.where(rng.random(count) < rates, random, policy.greedy(observations))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from netreplay.clients.demo.config import TABLE, Config
+from netreplay.clients.demo.config import Config
 from netreplay.clients.demo.latency import Histogram
 from netreplay.clients.demo.messages import ActorProgress, Evaluation, LearnerProgress, Message
 from netreplay.clients.losses import Loss
 
+RATES = ("steps", "inserts", "batches", "sampled bytes")
 RECENT_SECONDS = 5.0
 """over which rates and the view's latencies are taken"""
 SILENT_SECONDS = 1.5
 """without news of a counter, after which its rate falls"""
 SERVER_COUNTS = ("batches", "sampled_bytes", "inserts", "updates", "publishes", "fetches")
+HISTORY_SECONDS = 1.0
+"""between two entries of the history"""
 TABLE_COUNTS = ("inserted", "sampled", "updated", "stale", "refused", "evicted_capacity", "evicted_steps")
 
 
@@ -92,10 +95,33 @@ class Meter:
         return (last - first) / span if span > 0 else 0.0
 
 
+class Average:
+    """The rate of a counter over the whole run, from the moment at which it first moved."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+        self._last = (0.0, 0.0)
+
+    def observe(self, now: float, count: float) -> None:
+        """The counter's value at second `now`."""
+        if self._first is None or count <= self._first[1]:
+            self._first = (now, count)
+        self._last = (now, count)
+
+    @property
+    def rate(self) -> float:
+        """Per second."""
+        if self._first is None or self._last[0] <= self._first[0]:
+            return 0.0
+        return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+
+
 @dataclass
 class ServerCounts:
     """What servers have counted themselves, the present one and those that died."""
 
+    table: str
+    """the one that is counted"""
     present: dict[str, Any] = field(default_factory=dict)
     """the present one's stats file"""
     ended: list[dict[str, Any]] = field(default_factory=list)
@@ -109,15 +135,14 @@ class ServerCounts:
 
     def total(self, part: str, name: str) -> int:
         """Sum over all servers; `part` is "server" or "table"."""
-        return sum(_count(stats, part, name) for stats in [*self.ended, self.present] if stats)
+        return sum(self._count(stats, part, name) for stats in [*self.ended, self.present] if stats)
 
     def now(self, part: str, name: str) -> int:
         """The present server's."""
-        return _count(self.present, part, name) if self.present else 0
+        return self._count(self.present, part, name) if self.present else 0
 
-
-def _count(stats: dict[str, Any], part: str, name: str) -> int:
-    return int(stats["server"][name] if part == "server" else stats["tables"][TABLE][name])
+    def _count(self, stats: dict[str, Any], part: str, name: str) -> int:
+        return int(stats["server"][name] if part == "server" else stats["tables"][self.table][name])
 
 
 class Record:
@@ -127,7 +152,9 @@ class Record:
         self.config, self.limit = config, limit
         self.begin = time.monotonic()
         self.begun_at = time.time()
-        self.steps = self.episodes = self.batches = self.updates = self.stale = 0
+        self.steps = self.episodes = self.batches = self.updates = self.stale = self.published_bytes = 0
+        self.actors: dict[str, int] = {}
+        """environment steps of each actor"""
         self.loss = float("nan")
         self.returns: list[Point] = []
         """of the actors' episodes"""
@@ -137,8 +164,13 @@ class Record:
         """who named it, and what"""
         self.restarts: list[Restart] = []
         self.processes: dict[str, ProcessState] = {}
-        self.server = ServerCounts()
-        self.rates = {name: Meter() for name in ("steps", "inserts", "batches", "sampled bytes")}
+        self.server = ServerCounts(config.table)
+        self.rates = {name: Meter() for name in RATES}
+        """of the last seconds"""
+        self.averages: defaultdict[str, Average] = defaultdict(Average)
+        """of the whole run, under the same names; beside them "learned", "updated", and "steps" with an actor's name"""
+        self.history: list[tuple[float, dict[str, float]]] = []
+        """seconds since the start, the rates then"""
         self.events: list[tuple[float, str]] = []
         """what a person should know"""
         self._recent: dict[str, deque[tuple[float, Histogram]]] = {}
@@ -170,14 +202,19 @@ class Record:
                 self.steps += message.steps
                 self.episodes += len(message.returns)
                 self.returns.extend(Point(self.now, self.steps, value) for value in message.returns)
+                self.actors[who] = self.actors.get(who, 0) + message.steps
                 self.rates["steps"].observe(self.now, self.steps)
+                self.averages["steps"].observe(self.now, self.steps)
+                self.averages[f"steps {who}"].observe(self.now, self.actors[who])
                 self._take_losses(who, message.losses)
                 state.working = state.working or message.steps > 0
             case LearnerProgress():
                 self.batches += message.batches
                 self.stale += message.stale
                 self.updates, self.loss = message.updates, message.loss
+                self.published_bytes = message.published_bytes
                 self.rates["batches"].observe(self.now, self.batches)
+                self.averages["learned"].observe(self.now, self.batches)
                 state.working = state.working or message.batches > 0
             case Evaluation():
                 self.evaluations.append((Point(self.now, self.steps, message.mean_return), message))
@@ -200,6 +237,15 @@ class Record:
         self.server.present = stats
         self.rates["inserts"].observe(self.now, self.server.now("table", "inserted"))
         self.rates["sampled bytes"].observe(self.now, self.server.now("server", "sampled_bytes"))
+        for name, part, count in (
+            ("inserts", "table", "inserted"),
+            ("updated", "table", "updated"),
+            ("batches", "server", "batches"),
+            ("sampled bytes", "server", "sampled_bytes"),
+        ):
+            self.averages[name].observe(self.now, self.server.total(part, count))
+        if not self.history or self.now >= self.history[-1][0] + HISTORY_SECONDS:
+            self.history.append((self.now, {name: meter.rate(self.now) for name, meter in self.rates.items()}))
 
     def recent(self, name: str) -> Histogram:
         """Latencies of the last seconds."""

@@ -1,4 +1,4 @@
-"""The report folder: learning-curve.png, latency.md, report.json."""
+"""The report folder: report.json, latency.md, and learning-curve.png or, where nothing is learned, throughput.png."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from netreplay.clients.demo import throughput
 from netreplay.clients.demo.latency import Histogram, human
 from netreplay.clients.demo.record import SERVER_COUNTS, TABLE_COUNTS, Record
 from netreplay.clients.demo.view import LATENCIES
 
-JSON, LATENCY, CURVE = "report.json", "latency.md", "learning-curve.png"
+JSON, LATENCY, CURVE, THROUGHPUT = "report.json", "latency.md", "learning-curve.png", "throughput.png"
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 
 def write(record: Record, folder: Path, outcome: str, machine: dict[str, object], versions: dict[str, str]) -> None:
-    """Writes all of it. `outcome` is "solved", "time passed", "unsolved", "interrupted" or "failed"."""
+    """Writes all of it. `outcome` is "solved", "time passed", "unsolved", "stalled", "interrupted" or "failed"."""
     report = contents(record, outcome, machine, versions)
     (folder / JSON).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     (folder / LATENCY).write_text(latency_table(record, machine), encoding="utf-8")
     verdict = outcome if record.solved is None else f"solved after {_solved_at(record):.0f} s"
-    load_chart().draw(record, folder / CURVE, verdict)
+    chart = load_chart()
+    if record.config.evaluated:
+        chart.draw(record, folder / CURVE, verdict)
+    else:
+        chart.draw_throughput(record, folder / THROUGHPUT, verdict)
 
 
 def load_chart() -> ModuleType:
@@ -53,6 +58,7 @@ def contents(record: Record, outcome: str, machine: dict[str, object], versions:
             "mean_return": solved.mean_return,
             "confirmed": solved.confirmed,
         },
+        "environment": record.config.environment,
         "environment_steps": record.steps,
         "episodes": record.episodes,
         "updates": record.updates,
@@ -66,6 +72,7 @@ def contents(record: Record, outcome: str, machine: dict[str, object], versions:
             }
             for point, evaluation in record.evaluations
         ],
+        "rates": throughput.contents(record),
         "server_counted": {
             "note": "summed over the servers of the run; one that was killed is known up to 0.6 s before its end",
             "servers": len(server.ended) + bool(server.present),

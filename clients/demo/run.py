@@ -13,14 +13,13 @@ from types import FrameType
 
 import click
 
-from netreplay.clients.demo import machine, report
+from netreplay.clients.demo import machine, report, throughput
 from netreplay.clients.demo.config import Config
 from netreplay.clients.demo.record import Record
 from netreplay.clients.demo.supervisor import ProcessFailedError, Supervisor
 from netreplay.clients.demo.view import LineView, LiveView, View
 
-DEFAULT_SECONDS = 300.0
-UNSOLVED = 3  # exit code
+UNSOLVED, STALLED = 3, 4  # exit codes
 _TICK_SECONDS = 0.05
 
 
@@ -48,23 +47,30 @@ def interrupts() -> Iterator[Interrupt]:
 
 
 def run(config: Config, folder: Path, seconds: float | None) -> int:
-    """Runs until solved, or exactly `seconds`; the exit code: 0, 3 for unsolved, 128 + the signal that ended it."""
+    """Runs until solved, or exactly `seconds`.
+
+    The exit code: 0, 3 for unsolved, 4 for stalled (nothing is evaluated, and not all was well at the end either), 128
+    + the signal that ended it.
+    """
     described, versions = machine.describe(), machine.versions()
-    record = Record(config, DEFAULT_SECONDS if seconds is None else seconds)
+    record = Record(config, config.seconds if seconds is None else seconds)
     view: View = LiveView(record) if sys.stdout.isatty() else LineView(record, sys.stdout)
     with interrupts() as interrupt:
         try:
             with view, Supervisor(config, folder, record) as supervisor:
-                outcome = _watch(supervisor, record, view, interrupt, until_solved=seconds is None)
+                outcome = _watch(supervisor, record, view, interrupt, until_solved=config.evaluated and seconds is None)
         except ProcessFailedError:
             report.write(record, folder, "failed", described, versions)
             raise
         click.echo(f"netreplay demo: {_verdict(record, outcome)}")
         report.write(record, folder, outcome, described, versions)
+    if not config.evaluated:
+        for line in throughput.lines(record):
+            click.echo(f"  {line}")
     click.echo(f"netreplay demo: {_counts(record)}; report in {folder}")
     if interrupt.signal:
         return 128 + interrupt.signal
-    return UNSOLVED if outcome == "unsolved" else 0
+    return {"unsolved": UNSOLVED, "stalled": STALLED}.get(outcome, 0)
 
 
 def _watch(supervisor: Supervisor, record: Record, view: View, interrupt: Interrupt, *, until_solved: bool) -> str:
@@ -83,10 +89,21 @@ def _watch(supervisor: Supervisor, record: Record, view: View, interrupt: Interr
         elif record.now >= record.limit:
             outcome = "unsolved" if until_solved else "time passed"
     record.end()
+    if outcome == "time passed" and not record.config.evaluated and not all_well(record):
+        return "stalled"
     return outcome
 
 
+def all_well(record: Record) -> bool:
+    """Whether every process works and data flowed in the last seconds: in, out, and parameters at all."""
+    flows = all(meter.rate(record.now) > 0 for meter in record.rates.values())
+    working = all(state.working for state in record.processes.values())
+    return flows and working and record.server.total("server", "publishes") > 0
+
+
 def _verdict(record: Record, outcome: str) -> str:
+    if not record.config.evaluated:
+        return f"{record.config.environment}: {outcome} after {record.now:.0f} s"
     for point, found in record.evaluations:
         if found.solved and found.confirmed is not None:
             episodes = record.config.evaluation_episodes

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from netreplay.clients.demo.config import TABLES, Config
+from netreplay.clients.demo.config import Config
 from netreplay.clients.demo.process import Command, Process, how_ended
 from netreplay.clients.demo.record import ProcessState, Record, Restart
 from netreplay.errors import NetreplayError
@@ -36,7 +36,9 @@ class Supervisor:
         self._place.mkdir(parents=True, exist_ok=True)
         self._ready, self._stats = self._place / "server.ready", self._place / "server.stats.json"
         self._toml = folder / "server.toml"
-        self._toml.write_text('[server]\nauth = "off"\n\n' + TABLES.read_text(encoding="utf-8"), encoding="utf-8")
+        self._toml.write_text(
+            '[server]\nauth = "off"\n\n' + config.tables.read_text(encoding="utf-8"), encoding="utf-8"
+        )
         # A folder of its own, as short as a socket's path must be, that only this user can enter.
         self._sockets = Path(tempfile.mkdtemp(prefix="netreplay-"))
         self._listen = f"vhost://{self._sockets}/demo.sock" if config.transport == "vhost" else "udp://127.0.0.1:0"

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from netreplay.clients.demo.latency import human as human_seconds
 from netreplay.clients.demo.record import Record
+from netreplay.clients.demo.throughput import append_share
 from netreplay.memory import human as human_bytes
 
 LINE_SECONDS = 5.0
@@ -26,10 +27,13 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 40  # evaluations shown
 _HIGHEST = 500.0  # return of a CartPole-v1 episode
 LATENCIES = {
+    "act": "actor: choose actions",
+    "step": "actor: step of all environments",
     "append": "actor: append",
     "flush": "actor: flush",
     "fetch": "actor: fetch parameters",
     "sample": "learner: wait for a sample",
+    "learn": "learner: learn from a batch",
     "update": "learner: update priorities",
     "publish": "learner: publish parameters",
     "table info": "learner: table info",
@@ -146,7 +150,7 @@ def _rates(record: Record) -> RenderableType:
     capacity = record.server.now("table", "capacity")
     grid = _grid("left", "right", "left", "right")
     grid.add_row("inserts/s", f"{rates['inserts']:,.0f}", "sampled/s", human_bytes(round(rates["sampled bytes"])))
-    grid.add_row("batches/s", f"{rates['batches']:,.0f}", "table", f"{size:,} / {capacity:,} items")
+    grid.add_row("batches/s", _few(rates["batches"]), "table", f"{size:,} / {capacity:,} items")
     return grid
 
 
@@ -160,11 +164,21 @@ def _latencies(record: Record) -> RenderableType:
     return grid
 
 
+def _few(rate: float) -> str:
+    """A rate that may be small."""
+    return f"{rate:,.1f}" if rate < 20 else f"{rate:,.0f}"
+
+
 def _learning(record: Record) -> RenderableType:
     greedy = [point.value for point, _ in record.evaluations]
     grid = _grid("left", "right", "left", "right")
     grid.add_row("steps", f"{record.steps:,}", "episodes", f"{record.episodes:,}")
     grid.add_row("updates", f"{record.updates:,}", "return of the actors", _number(mean_return(record)))
+    if not record.config.evaluated:
+        frames = record.rates["steps"].rate(record.now) * record.config.frame_skip
+        share = append_share(record)
+        grid.add_row("frames/s", f"{frames:,.0f}", "append's share of a step", "-" if share is None else f"{share:.1%}")
+        return grid
     best = Text(_number(greedy[-1] if greedy else None), "bold green")
     grid.add_row("greedy", Text(sparkline(greedy[-_CURVE:], _HIGHEST), "green"), "greedy evaluation", best)
     return grid
@@ -213,7 +227,12 @@ def progress_line(record: Record) -> str:
     """The run now, in a line of some 80 characters."""
     rates = {name: meter.rate(record.now) for name, meter in record.rates.items()}
     greedy = record.evaluations[-1][0].value if record.evaluations else None
+    last = (
+        f"greedy {_number(greedy)}"
+        if record.config.evaluated
+        else f"{rates['steps'] * record.config.frame_skip:,.0f} frames/s"
+    )
     return (
         f"{record.now:6.1f} s  {record.server.now('table', 'size'):,} items, {rates['inserts']:,.0f} inserts/s, "
-        f"{rates['batches']:,.0f} batches/s; return {_number(mean_return(record))}, greedy {_number(greedy)}"
+        f"{_few(rates['batches'])} batches/s; return {_number(mean_return(record))}, {last}"
     )

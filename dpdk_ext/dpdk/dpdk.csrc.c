@@ -1,1 +1,3 @@
+#include "dpdk/eal.h"
+#include "dpdk/port.h"
 #include "dpdk/version.h"

@@ -61,7 +61,7 @@ struct port {
     bool external_segments;            /* segments are not copied */
     enum nr_frame_checksum checksum;   /* how datagrams get theirs */
     uint64_t rx_offloads, tx_offloads; /* asked for and got */
-    uint32_t payload;                  /* bytes, largest that is sent */
+    uint32_t payload;                  /* bytes, what max_payload reports: over IPv4 20 more fit than over IPv6 */
     uint32_t mtu;                      /* bytes of IP packet */
     uint32_t capacity;                 /* see receive_capacity */
     struct nr_frame_host host;
@@ -241,7 +241,7 @@ static struct rte_mbuf *make_frame(struct port *port, const struct nr_tx *tx, ui
     uint32_t headers;
     uint8_t *at;
 
-    if (payload > port->payload) {
+    if (payload > NR_MAX_DATAGRAM) {
         refuse(port, tx, -EMSGSIZE);
         return NULL;
     }

@@ -1,5 +1,6 @@
 #include "simulator.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -17,7 +18,7 @@ struct loan {
     uint64_t token[NR_TX_SEGMENTS];
 };
 
-/* The bytes of `segment` with a token are read on arrival, so that a step whose reference does not hold would show. */
+/* The bytes of a segment with a token are read on arrival, and must be what they were: no step is written while it is held. */
 struct flight {
     uint64_t at;       /* arrival, ns */
     uint64_t order;    /* among those of one time */
@@ -25,6 +26,7 @@ struct flight {
     uint32_t sender;
     uint32_t length;      /* that arrives, bytes */
     uint32_t flip;        /* bit that arrives wrong, or UINT32_MAX */
+    uint64_t sum;         /* of the bytes as they were sent; only with a loan */
     struct loan *loan;    /* NULL: none */
     struct nr_tx tx;      /* its own bytes lie in `bytes` */
     uint8_t bytes[NR_MAX_DATAGRAM];
@@ -52,7 +54,8 @@ struct nr_simulator {
     struct nr_outbox outbox;
     uint64_t events;
     struct loan *late[LATENESS]; /* to be given back at the event whose number has this remainder */
-    uint8_t arrived[NR_MAX_DATAGRAM];
+    uint8_t arrived[NR_MAX_DATAGRAM]; /* the datagram that is being received */
+    uint8_t sent[NR_MAX_DATAGRAM];    /* the one that is being sent, perhaps meanwhile */
     struct nr_simulator_counters counters;
 };
 
@@ -187,11 +190,30 @@ static void load(struct flight *flight, const struct nr_tx *tx)
     }
 }
 
+static uint64_t sum_of(const uint8_t *bytes, uint32_t length)
+{
+    uint64_t sum = length;
+    for (uint32_t i = 0; i < length; i++)
+        sum = (sum ^ bytes[i]) * 0x100000001b3ull; /* FNV-1a */
+    return sum;
+}
+
+/* Reads a whole datagram from where its bytes lie. One that has changed since it was sent ends the run. */
+static uint32_t read_flight(const struct flight *flight, uint8_t *bytes)
+{
+    uint32_t length = nr_tx_copy(&flight->tx, bytes);
+    if (flight->loan != NULL && sum_of(bytes, length) != flight->sum) {
+        fprintf(stderr, "a step was written while a datagram held it\n");
+        abort();
+    }
+    return length;
+}
+
 /* Takes all bytes that the flight refers to: its slab is about to go. */
 static void unload(struct flight *flight)
 {
     uint8_t bytes[NR_MAX_DATAGRAM];
-    uint32_t length = nr_tx_copy(&flight->tx, bytes);
+    uint32_t length = read_flight(flight, bytes);
     memcpy(flight->bytes, bytes, length);
     flight->tx.data = flight->bytes;
     flight->tx.length = (uint16_t)length;
@@ -218,6 +240,8 @@ static void launch(struct nr_simulator *simulator, uint32_t receiver, const stru
         struct flight *flight = flight_new(simulator);
         load(flight, tx);
         flight->loan = loan;
+        if (loan != NULL)
+            flight->sum = sum_of(simulator->sent, nr_tx_copy(tx, simulator->sent));
         flight->length = nr_tx_length(tx);
         flight->flip = UINT32_MAX;
         if (happens(simulator, link->corruption)) {
@@ -408,7 +432,7 @@ void nr_simulator_kill_client(struct nr_simulator *simulator, uint32_t number)
 static void deliver(struct nr_simulator *simulator, struct flight *flight)
 {
     struct nr_rx rx = {.data = simulator->arrived, .length = flight->length};
-    nr_tx_copy(&flight->tx, simulator->arrived);
+    read_flight(flight, simulator->arrived);
     if (flight->flip / 8 < flight->length)
         simulator->arrived[flight->flip / 8] ^= (uint8_t)(1u << flight->flip % 8);
     if (flight->loan != NULL && --flight->loan->copies == 0)

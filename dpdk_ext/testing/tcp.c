@@ -17,6 +17,7 @@ enum {
     RETRY_NS = 10 * 1000 * 1000, /* between two attempts to connect */
     LOOK = 32,                   /* receives of a server with one connection between two looks at everything */
     PREFIX = sizeof(uint32_t),
+    SOCKET_BUFFER = 4 << 20, /* bytes asked for in each direction, before connecting: it decides about the window */
     LONGEST = 1 << 16, /* bytes of a datagram that make sense */
 };
 
@@ -125,6 +126,7 @@ static void dial(struct tcp *tcp)
         retry_later(tcp);
         return;
     }
+    nr_address_buffers(fd, SOCKET_BUFFER, SOCKET_BUFFER);
     int result = connect(fd, &tcp->address.any, nr_address_length(&tcp->address));
     if (result != 0 && errno != EINPROGRESS) {
         tcp->io.counters.unreachable++;
@@ -522,6 +524,7 @@ static int open_listener(struct tcp *tcp)
     tcp->listener = socket(tcp->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
     if (tcp->listener < 0)
         return -errno;
+    nr_address_buffers(tcp->listener, SOCKET_BUFFER, SOCKET_BUFFER);
     /* So that a server may come back to its port while old connections of it linger. */
     (void)setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (tcp->address.any.sa_family == AF_INET6)

@@ -3,8 +3,8 @@
  * usage: echo serve URL [--core N] [--blocking]
  *        echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] [--blocking]
  *        echo line      the round trip of the cache line alone, between cores 0 and 1
- * URL: udp://HOST:PORT, tcp://HOST:PORT or vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's. Prints one line of
- * JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
+ * URL: udp://HOST:PORT, tcp://HOST:PORT or vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's.
+ * Prints one line of JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
  */
 #include <errno.h>
 #include <pthread.h>

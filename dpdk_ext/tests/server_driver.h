@@ -96,7 +96,7 @@ static void driver_flush(struct nr_outbox *outbox)
     outbox->count = 0;
 }
 
-static struct driver *driver_open(uint32_t sessions, uint32_t max_datagram, uint32_t capacity)
+static inline struct driver *driver_open(uint32_t sessions, uint32_t max_datagram, uint32_t capacity)
 {
     static const struct nr_gather gathers[] = {
         {.delta = 0, .from_end = 0, .source = 0, .length = 16, .target = 40},
@@ -177,7 +177,7 @@ static struct driver *driver_open(uint32_t sessions, uint32_t max_datagram, uint
     return driver;
 }
 
-static void driver_close(struct driver *driver)
+static inline void driver_close(struct driver *driver)
 {
     char message[256] = "";
 

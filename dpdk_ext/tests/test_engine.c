@@ -1433,6 +1433,143 @@ static void random_calls(uint64_t operations, uint64_t seed)
     }
 }
 
+/* ---- Datagrams on their way ---- */
+
+/* The rows of the draw as a datagram's pieces, put together again. Returns how many references were taken. */
+static uint32_t gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, uint32_t length, uint32_t least,
+                       uint32_t room, struct nr_segment *segments, uint8_t *bytes, uint64_t *tokens)
+{
+    uint8_t own[4 * ROW];
+    struct nr_pieces pieces = {.own = own, .least = least, .room = room, .segment = segments};
+    uint32_t references = 0, at;
+
+    CHECK_EQUAL(nr_draw_gather(engine, draw, offset, length, &pieces), NR_OK);
+    CHECK(pieces.count <= room);
+    memcpy(bytes, own, pieces.front);
+    at = pieces.front;
+    for (uint32_t i = 0; i < pieces.count; i++) {
+        memcpy(bytes + at, segments[i].base, segments[i].length);
+        at += segments[i].length;
+        CHECK(segments[i].token == NR_TOKEN_NONE || segments[i].length >= least);
+        if (segments[i].token != NR_TOKEN_NONE)
+            tokens[references++] = segments[i].token;
+    }
+    CHECK_EQUAL(at, length);
+    return references;
+}
+
+static void pieces_are_the_rows_whatever_is_referred_to(void)
+{
+    struct setup setup = setup_of(10, NR_SAMPLER_UNIFORM, 0);
+    struct nr_engine *engine = create(&setup);
+    struct feed feed = feed_of(engine, 0);
+    struct nr_draw_entry entries[4];
+    struct nr_draw draw = {.entries = entries};
+    struct nr_wait wait;
+    uint8_t expected[4 * ROW], bytes[4 * ROW];
+    struct nr_segment segments[40];
+    uint64_t tokens[40];
+    uint32_t most = 0;
+
+    for (int i = 0; i < 10; i++)
+        feed_item(&feed, 0, 3, 1, 0, NR_OK);
+    CHECK_EQUAL(nr_draw_open(engine, 0, 4, &draw, 0, &wait), NR_OK);
+    CHECK_EQUAL(nr_draw_copy(engine, &draw, 0, expected, sizeof(expected)), NR_OK);
+    for (uint32_t room = 0; room <= 40; room = room < 6 ? room + 1 : room + 17) {
+        for (uint32_t least = 1; least <= OBSERVATION + 1; least += 4) {
+            for (uint32_t from = 0; from < sizeof(expected); from++) {
+                for (uint32_t length = 1; length <= sizeof(expected) - from; length += 1 + length / 8) {
+                    uint32_t count = gather(engine, &draw, from, length, least, room, segments, bytes, tokens);
+
+                    CHECK(memcmp(bytes, expected + from, length) == 0);
+                    CHECK_EQUAL(engine->stores[0].slab.lent, count);
+                    most = count > most ? count : most;
+                    while (count > 0)
+                        nr_step_sent(engine, tokens[--count]);
+                }
+            }
+        }
+    }
+    CHECK_EQUAL(most, 16); /* four gathers of each row */
+    nr_step_sent(engine, NR_TOKEN_NONE);
+    audit(engine);
+    struct nr_pieces none = {.own = bytes, .least = 1, .room = 40, .segment = segments};
+    CHECK_EQUAL(nr_draw_gather(engine, &draw, 1, sizeof(expected), &none), NR_BAD_LENGTH);
+    nr_draw_settle(engine, &draw, NR_SETTLE_RELEASE | NR_SETTLE_COMMIT);
+    CHECK_EQUAL(nr_draw_gather(engine, &draw, 0, 8, &none), NR_LEASE_EXPIRED);
+    CHECK(none.count == 0 && none.length == 0 && engine->stores[0].slab.lent == 0);
+    nr_engine_destroy(engine);
+}
+
+static void steps_stay_until_the_last_datagram_is_sent(void)
+{
+    struct setup setup = setup_of(4, NR_SAMPLER_FIFO, 0);
+    struct nr_engine *engine = create(&setup);
+    struct feed feed = feed_of(engine, 0);
+    struct nr_slab *slab = &engine->stores[0].slab;
+    struct nr_draw_entry entries[1];
+    struct nr_draw draw = {.entries = entries};
+    struct nr_wait wait;
+    uint8_t expected[ROW], bytes[ROW], own[ROW];
+    struct nr_segment segments[2][8] = {0};
+    uint64_t tokens[2][8], progress;
+
+    for (int i = 0; i < 4; i++)
+        feed_item(&feed, 0, 3, 1, 0, NR_OK);
+    CHECK_EQUAL(nr_draw_open(engine, 0, 1, &draw, 0, &wait), NR_OK);
+    CHECK_EQUAL(nr_draw_copy(engine, &draw, 0, expected, ROW), NR_OK);
+    /* The same bytes in two datagrams, as after a repeated READ. */
+    uint32_t count = gather(engine, &draw, 0, ROW, 8, 8, segments[0], bytes, tokens[0]);
+    CHECK_EQUAL(gather(engine, &draw, 0, ROW, 8, 8, segments[1], bytes, tokens[1]), count);
+    CHECK(count == 4 && slab->lent == 8);
+    audit(engine);
+
+    /* The draw is settled, the item evicted, its stream closed; every other place is used again and again. */
+    nr_draw_settle(engine, &draw, NR_SETTLE_RELEASE | NR_SETTLE_COMMIT);
+    CHECK_EQUAL(nr_stream_close(engine, feed.handle, OWNER), NR_OK);
+    feed = feed_of(engine, 1);
+    for (uint32_t i = 0; i < 3 * slab->count; i++)
+        feed_item(&feed, 0, 3, 1, 0, NR_OK);
+    audit(engine);
+    for (int which = 0; which < 2; which++) {
+        for (uint32_t i = 0; i < 8 && segments[which][i].base != NULL; i++) {
+            if (segments[which][i].token != NR_TOKEN_NONE)
+                CHECK(memmem(expected, ROW, segments[which][i].base, segments[which][i].length) != NULL);
+        }
+    }
+
+    /* With the last reference the step is free, and whoever waits for space hears of it. */
+    uint32_t used = slab->used;
+    for (uint32_t i = 0; i < count; i++)
+        nr_step_sent(engine, tokens[0][i]);
+    CHECK(slab->used == used && slab->lent == 4);
+    progress = nr_table_progress(engine, 0);
+    for (uint32_t i = 0; i < count; i++)
+        nr_step_sent(engine, tokens[1][i]);
+    CHECK(slab->used < used && slab->lent == 0 && nr_table_progress(engine, 0) > progress);
+    audit(engine);
+
+    /* A store lends an eighth of its places, and no step whose references could be counted out. */
+    CHECK_EQUAL(nr_draw_open(engine, 0, 1, &draw, 0, &wait), NR_OK);
+    uint32_t lent = 0;
+    struct nr_pieces pieces = {.own = own, .least = 8, .room = 8, .segment = segments[0]};
+    do {
+        lent = slab->lent;
+        pieces.count = pieces.length = pieces.front = 0;
+        CHECK_EQUAL(nr_draw_gather(engine, &draw, 0, ROW, &pieces), NR_OK);
+    } while (slab->lent > lent);
+    CHECK_EQUAL(lent, slab->count / NR_SLAB_LENT_SHARE);
+    CHECK(pieces.count == 0 && pieces.length == ROW);
+    audit(engine);
+    slab->lent = 0;
+    uint32_t place = (uint32_t)tokens[0][0];
+    uint32_t references = slab->steps[place].references;
+    slab->steps[place].references = NR_STEP_LENDABLE + 1;
+    CHECK(!nr_slab_lend(slab, place));
+    slab->steps[place].references = references;
+    nr_engine_destroy(engine); /* with references outstanding: nobody may return them any more */
+}
+
 int main(int argc, char **argv)
 {
     atexit(say_seed);
@@ -1461,6 +1598,8 @@ int main(int argc, char **argv)
     the_fullest_table_gives_way();
     publications_are_whole_and_one_at_a_time();
     configurations_are_refused();
+    pieces_are_the_rows_whatever_is_referred_to();
+    steps_stay_until_the_last_datagram_is_sent();
     random_calls(argc > 1 ? strtoull(argv[1], NULL, 10) : 5000, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     return 0;
 }

@@ -417,6 +417,51 @@ static void an_insert_without_space_goes_on_where_it_stopped(void)
     driver_close(driver);
 }
 
+static void steps_leave_from_the_slab_and_stay_until_sent(void)
+{
+    struct driver *driver = driver_open(8, 8972, 64);
+    struct datagram hello, datagram;
+    uint8_t big[DRIVER_BIG_STEP];
+
+    make_hello(&hello, 99, 8972, 8972);
+    post(driver, &hello, 1);
+    uint32_t session = ((const struct nr_wire_welcome *)answer_result(driver, 0, sizeof(struct nr_wire_welcome)))->session;
+    uint32_t handle = open_stream(driver, 1, session, 1, 1, 1);
+
+    for (uint64_t number = 0; number < 2; number++) {
+        start_insert(&datagram, session, 0, (uint32_t)number + 1, (uint32_t)number, 1);
+        fill_big(big, number);
+        add_step(&datagram, handle, number, DRIVER_BIG_STEP, 0, big, DRIVER_BIG_STEP);
+        add_item(&datagram, 1, handle, 0, number, number, 1, 1.0);
+        expect(driver, post(driver, &datagram, 1), NR_OK);
+    }
+    /* Two rows: the first's step is all that a store of so few steps lends, the second's is copied. */
+    driver->slow = true;
+    make_sample(&datagram, session, 1, 1, 1, 2, 64);
+    CHECK_EQUAL(post(driver, &datagram, 1), 1);
+    CHECK(driver->waiting == DRIVER_BIG_STEPS / 8 && driver->referred == 1 && driver->token[0] != NR_TOKEN_NONE);
+    CHECK_EQUAL(driver->caught[0].datagram.length,
+                NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_message) + 2 * DRIVER_BIG_ROW);
+    for (uint32_t row = 0; row < 2; row++) {
+        const uint8_t *at =
+            driver->caught[0].datagram.bytes + NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_message) + row * DRIVER_BIG_ROW;
+
+        fill_big(big, at[16]);
+        CHECK(memcmp(at + 24, big, DRIVER_BIG_STEP) == 0);
+    }
+    char message[200];
+    CHECK_EQUAL(nr_server_audit(driver->server, message, sizeof(message)), NR_OK);
+
+    /* The session goes, its draw and its stream with it, while the datagram is under way. */
+    start(&datagram, NR_OP_BYE, session, NR_STATELESS_SLOT, 1);
+    post(driver, &datagram, 1);
+    CHECK_EQUAL(nr_server_audit(driver->server, message, sizeof(message)), NR_OK);
+    driver_let_go(driver);
+    driver->slow = false;
+    nr_server_sent(driver->server, NR_TOKEN_NONE);
+    driver_close(driver);
+}
+
 int main(void)
 {
     hello_is_answered_once_and_never_with_more();
@@ -428,5 +473,6 @@ int main(void)
     an_insert_waits_for_steps_of_a_later_one();
     a_step_that_does_not_fit_refuses_the_insert_in_its_turn();
     an_insert_without_space_goes_on_where_it_stopped();
+    steps_leave_from_the_slab_and_stay_until_sent();
     return 0;
 }

@@ -12,7 +12,6 @@
 
 #include "dpdk/eal.h"
 #include "dpdk/port.h"
-#include "io/frame.h"
 #include "tests/check.h"
 
 #define SKIPPED 77
@@ -183,6 +182,7 @@ static void make_rings(struct link *link)
         link->ring[i] = rte_ring_create(i == 0 ? "to_server" : "to_client", 1024, SOCKET_ID_ANY, RING_F_SP_ENQ | RING_F_SC_DEQ);
         CHECK(link->ring[i] != NULL);
     }
+    /* Both have a MAC of zeros, which the driver will not change, and so the same link-local address: that is test_frame's. */
     for (int i = 0; i < 2; i++)
         CHECK(rte_eth_from_rings(i == 0 ? "server" : "client", &link->ring[i], 1, &link->ring[1 - i], 1, 0) >= 0);
 }
@@ -240,7 +240,6 @@ static void echo_sizes(struct link *link, const uint8_t *address, uint32_t addre
 
     nr_port_info(link->io[0], &info);
     make_peer(&tx.peer, address, address_bytes, SERVER_PORT, info.mac);
-    tx.peer.bytes[NR_PEER_LENGTH_IP6 + 6] = address_bytes == 16 && address[0] == 0xfe;
     for (uint32_t length = 0; length <= largest; length += length < 70 ? 1 : length < largest - 400 ? 389 : 1) {
         fill(payload, length, length);
         tx.length = (uint16_t)length;
@@ -369,7 +368,6 @@ static void ask_arp(struct link *link, struct rte_mempool *pool)
 static int test_ring(void)
 {
     static struct link link;
-    uint8_t link_local[16];
     struct nr_port_info info;
     struct nr_port_counters counters;
 
@@ -382,10 +380,8 @@ static int test_ring(void)
     struct rte_mempool *pool = rte_pktmbuf_pool_create("asker", 63, 0, 0, 2048, SOCKET_ID_ANY);
     CHECK(pool != NULL);
 
-    echo_sizes(&link, server_ip4, 4, 9000 - 48);
+    echo_sizes(&link, server_ip4, 4, 9000 - 28);
     echo_sizes(&link, server_ip6, 16, 9000 - 48);
-    nr_frame_link_local(info.mac, link_local);
-    echo_sizes(&link, link_local, 16, 9000 - 48);
     send_segments(&link, client_ip4, 4);
     send_segments(&link, client_ip6, 16);
     ask_arp(&link, pool);
@@ -393,6 +389,40 @@ static int test_ring(void)
     CHECK(counters.external_segments > 0 && counters.copied_segments > 0);
     CHECK_EQUAL(counters.bad_checksum + counters.bad_length + counters.no_mbuf, 0);
     fill_queue(&link);
+    return 0;
+}
+
+/* Not a test by itself: echoes on the device of the arguments until a datagram says "end". */
+static int serve(const char *vdev, const char *device, uint16_t mtu)
+{
+    struct nr_port_config config = {.device = device, .udp_port = SERVER_PORT, .mtu = mtu};
+    struct nr_rx rx[32];
+    struct nr_tx tx[32];
+    bool ended = false;
+
+    must_start(vdev);
+    memcpy(config.ip4, server_ip4, 4);
+    memcpy(config.ip6, server_ip6, 16);
+    struct nr_packet_io *io = must_open(&config);
+    printf("ready\n");
+    fflush(stdout);
+    while (!ended) {
+        uint32_t count = nr_io_receive_burst(io, rx, 32);
+
+        for (uint32_t i = 0; i < count; i++) {
+            tx[i] = (struct nr_tx){.peer = rx[i].peer, .data = rx[i].data, .length = (uint16_t)rx[i].length};
+            ended = ended || (rx[i].length == 3 && memcmp(rx[i].data, "end", 3) == 0);
+        }
+        if (count > 0)
+            nr_io_send_burst(io, tx, count);
+        else
+            sched_yield();
+    }
+    struct nr_port_counters counters;
+    nr_port_counters(io, &counters);
+    printf("received %" PRIu64 ", ARP %" PRIu64 ", neighbour %" PRIu64 ", ping %" PRIu64 ", bad checksum %" PRIu64 "\n",
+           io->counters.received, counters.arp, counters.neighbour, counters.ping, counters.bad_checksum);
+    nr_io_close(io);
     return 0;
 }
 
@@ -407,6 +437,8 @@ int main(int argc, char **argv)
         if (argc > 1 && strcmp(argv[1], cases[i].name) == 0)
             return cases[i].run();
     }
+    if (argc == 5 && strcmp(argv[1], "serve") == 0)
+        return serve(argv[2], argv[3], (uint16_t)atoi(argv[4]));
     fprintf(stderr, "which case?\n");
     return 2;
 }
