@@ -52,16 +52,19 @@ class Acknowledgements:
 
     def flush(self, actor: Any, timeout: float) -> NDArray[np.int64]:
         """Waits until all items are decided; their keys, or ItemsRefused, or why their streams have no place."""
-        lib.nr_binding_cancel(self._operation)  # of a flush that Ctrl-C ended
+        operation, binding = self._operation, self._binding
+        if operation[0]:  # of a flush that Ctrl-C ended
+            lib.nr_binding_cancel(operation)
         begin = time.monotonic()
-        status = self._step(actor, first_slice(timeout))
+        status = lib.nr_binding_flush(
+            actor, first_slice(timeout), operation, _AT_ONCE, self._key_pointer, self._status_pointer, binding
+        )
         if status == _PENDING:
             status = self._wait(actor, timeout, begin)
         if status == self._loss:
             announce(self._handle, stacklevel=4)
         elif status:
             self._refuse(actor, status)
-        binding = self._binding
         count = binding.keys
         self._base += count
         if count < _AT_ONCE and not binding.failed:

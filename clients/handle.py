@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from netreplay._binding import check, ffi, lib, wait_slices
+from netreplay._binding import check, ffi, first_slice, lib, wait_slices
 from netreplay._engine import Plan
 from netreplay.address import Address
 from netreplay.clients.arguments import seconds as checked_seconds
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from netreplay.clients.learner import Learner
     from netreplay.clients.losses import Loss
 
+_PENDING = int(Status.PENDING)
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
@@ -119,27 +120,40 @@ class Handle:
         limit = self.timeout if timeout is None else checked_seconds(timeout)
         operation = ffi.new("struct nr_operation **")
         with self as replay:
-
-            def step(wait_ns: int) -> int:
-                if operation[0]:
-                    return int(lib.nr_binding_wait(operation, wait_ns))
-                return start(replay, wait_ns, operation)
-
-            def give_up() -> None:
+            begin = time.monotonic()
+            try:
+                status = start(replay, first_slice(limit), operation)
+            except BaseException:  # Ctrl-C, seen when the call returns
                 lib.nr_binding_cancel(operation)
-
-            def explain(seconds: float) -> Timeout:
-                blocked = ffi.new("struct nr_blocked *")
-                if operation[0]:
-                    lib.nr_operation_blocked(operation[0], blocked)
-                else:
-                    lib.nr_replay_blocked(replay, blocked)
-                return self.explain(what, blocked, seconds)
-
-            status = wait_slices(step, limit, explain, give_up)
+                raise
+            if status == _PENDING:
+                status = self._wait(what, start, operation, limit, begin)
             if status:
                 self.fail(status, what, **fields)
             return status
+
+    def _wait(
+        self, what: str, start: Callable[[Any, int, Any], int], operation: Any, limit: float, begin: float
+    ) -> int:
+        """The rest of a call that did not end in its first slice."""
+
+        def step(wait_ns: int) -> int:
+            if operation[0]:
+                return int(lib.nr_binding_wait(operation, wait_ns))
+            return start(self.ptr, wait_ns, operation)
+
+        def give_up() -> None:
+            lib.nr_binding_cancel(operation)
+
+        def explain(seconds: float) -> Timeout:
+            blocked = ffi.new("struct nr_blocked *")
+            if operation[0]:
+                lib.nr_operation_blocked(operation[0], blocked)
+            else:
+                lib.nr_replay_blocked(self.ptr, blocked)
+            return self.explain(what, blocked, seconds)
+
+        return wait_slices(step, limit, explain, give_up, begin)
 
     def fail(self, status: int, what: str, **fields: Any) -> None:
         """Raises the exception of a status; a close from elsewhere and a server with another spec are told as such."""

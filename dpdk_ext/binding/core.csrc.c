@@ -6,6 +6,7 @@
 #include "io/vhost.h"
 #include "loop/appliance.h"
 #include "testing/forwarder.h"
+#include "testing/tcp.h"
 
 /* nr_udp_listen, and the port that it got. *error is a negative errno. */
 static struct nr_packet_io *nr_binding_listen_udp(const char *host, uint16_t port, uint32_t max_payload, uint16_t *bound,
@@ -27,6 +28,34 @@ static struct nr_packet_io *nr_binding_listen_vhost(const char *path, uint32_t m
 {
     return nr_vhost_listen(&(struct nr_vhost_config){.path = path, .mode = mode, .clients = clients, .max_payload = max_payload},
                            error);
+}
+
+/* For benches only: nr_tcp_listen, and the port that it got. */
+static struct nr_packet_io *nr_binding_listen_tcp(const char *host, uint16_t port, uint32_t max_payload, uint16_t *bound,
+                                                  int *error)
+{
+    struct nr_packet_io *io = nr_tcp_listen(&(struct nr_tcp_config){.host = host, .port = port, .max_payload = max_payload}, error);
+    struct nr_tcp_info info;
+
+    if (io != NULL) {
+        nr_tcp_info(io, &info);
+        *bound = nr_peer_port(&info.local);
+    }
+    return io;
+}
+
+/* For benches only: nr_replay_udp's twin. */
+static struct nr_replay *nr_binding_replay_tcp(const char *host, uint16_t port, const struct nr_connect_options *options,
+                                               int *status)
+{
+    int error;
+    struct nr_packet_io *io = nr_tcp_connect(&(struct nr_tcp_config){.host = host, .port = port}, &error);
+
+    if (io == NULL) {
+        *status = NR_SYSTEM;
+        return NULL;
+    }
+    return nr_replay_over(io, options, status);
 }
 
 /* What users call most, in one crossing each. struct nr_binding belongs to one actor; its fields are answers. */

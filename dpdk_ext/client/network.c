@@ -182,8 +182,7 @@ static struct nr_client *make_client(const struct nr_connect_options *options, s
     return nr_client_create(&config, status);
 }
 
-/* Takes the packet I/O over, also when it fails. */
-static struct nr_replay *open_replay(struct nr_packet_io *io, const struct nr_connect_options *options, int *status)
+struct nr_replay *nr_replay_over(struct nr_packet_io *io, const struct nr_connect_options *options, int *status)
 {
     struct nr_network *network = calloc(1, sizeof(*network));
 
@@ -220,7 +219,7 @@ struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr
                                                                            : NR_SYSTEM;
         return NULL;
     }
-    return open_replay(io, options, status);
+    return nr_replay_over(io, options, status);
 }
 
 struct nr_replay *nr_replay_vhost(const char *path, const struct nr_connect_options *options, int *status)
@@ -232,5 +231,5 @@ struct nr_replay *nr_replay_vhost(const char *path, const struct nr_connect_opti
         *status = error == -ENOMEM ? NR_NO_MEMORY : error == -EINVAL ? NR_BAD_ADDRESS : NR_SYSTEM;
         return NULL;
     }
-    return open_replay(io, options, status);
+    return nr_replay_over(io, options, status);
 }

@@ -15,6 +15,7 @@
 struct nr_replay;
 struct nr_operation;
 struct nr_actor;
+struct nr_packet_io;
 
 enum nr_poll { NR_POLL_ADAPTIVE = 0, NR_POLL_BUSY = 1 }; /* adaptive: spin some tens of microseconds, then sleep in the kernel */
 
@@ -32,6 +33,8 @@ struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engi
 struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status);
 /* `path`: of the socket of a server on this host, see io/vhost.h. */
 struct nr_replay *nr_replay_vhost(const char *path, const struct nr_connect_options *options, int *status);
+/* Over any packet I/O that is connected to a server; takes it over, also when it fails. */
+struct nr_replay *nr_replay_over(struct nr_packet_io *io, const struct nr_connect_options *options, int *status);
 /* NR_OK when connected and the spec is here; NR_PENDING after wait_ns without; NR_BAD_VERSION, NR_TOO_MANY, NR_REFUSED. */
 int nr_replay_ready(struct nr_replay *replay, uint64_t wait_ns);
 const char *nr_replay_spec(const struct nr_replay *replay);

@@ -2,8 +2,9 @@
  * The floor for benchmarks: an echo over a path, without engine or protocol. Both ends spin unless told to sleep.
  * usage: echo serve URL [--core N] [--blocking]
  *        echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] [--blocking]
- * URL: udp://HOST:PORT, tcp://HOST:PORT or, where built in, vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's. Prints one line of
- * JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
+ *        echo line      the round trip of the cache line alone, between cores 0 and 1
+ * URL: udp://HOST:PORT, tcp://HOST:PORT or vhost:///PATH. Each round sends N datagrams in one burst and waits for the answer's.
+ * Prints one line of JSON: microseconds, and the round trip of a cache line between the two cores just before, in nanoseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,17 +16,10 @@
 #include <time.h>
 
 #include "io/udp.h"
-#include "io/waiter.h"
-#include "testing/tcp.h"
-
-/* 1 once io/vhost.c and the vring driver that finds it by a path are in the library. */
-#ifndef ECHO_VHOST
-#define ECHO_VHOST 1
-#endif
-#if ECHO_VHOST
 #include "io/vhost.h"
 #include "io/vring.h"
-#endif
+#include "io/waiter.h"
+#include "testing/tcp.h"
 
 #define BURST 64
 #define LINE_ROUNDS 20000
@@ -115,7 +109,10 @@ static struct nr_packet_io *open_path(const char *url, bool serve)
     int error = -EINVAL;
     struct nr_packet_io *io = NULL;
 
-    if (sscanf(url, "udp://%127[^:]:%u", host, &port) == 2) {
+    if (strncmp(url, "vhost://", 8) == 0) {
+        io = serve ? nr_vhost_listen(&(struct nr_vhost_config){.path = url + 8}, &error)
+                   : nr_vring_open(&(struct nr_vring_config){.path = url + 8}, &error);
+    } else if (sscanf(url, "udp://%127[^:]:%u", host, &port) == 2) {
         struct nr_udp_config config = {.host = host, .port = (uint16_t)port};
 
         io = serve ? nr_udp_listen(&config, &error) : nr_udp_connect(&config, &error);
@@ -124,11 +121,6 @@ static struct nr_packet_io *open_path(const char *url, bool serve)
 
         io = serve ? nr_tcp_listen(&config, &error) : nr_tcp_connect(&config, &error);
     }
-#if ECHO_VHOST
-    if (strncmp(url, "vhost://", 8) == 0)
-        io = serve ? nr_vhost_listen(&(struct nr_vhost_config){.path = url + 8}, &error)
-                   : nr_vring_open(&(struct nr_vring_config){.path = url + 8}, &error);
-#endif
     if (io == NULL) {
         fprintf(stderr, "cannot open %s: %s\n", url, strerror(-error));
         exit(1);
@@ -229,7 +221,8 @@ static int usage(void)
 {
     fprintf(stderr, "usage: echo serve URL [--core N] [--blocking]\n"
                     "       echo ask URL --request BYTES[xN] --response BYTES[xN] --rounds R [--core N] [--peer-core N] "
-                    "[--blocking]\n");
+                    "[--blocking]\n"
+                    "       echo line\n");
     return 2;
 }
 
@@ -245,6 +238,11 @@ int main(int argc, char **argv)
     bool serving = argc > 1 && strcmp(argv[1], "serve") == 0, blocking = false;
     int core = -1, peer_core = -1, error;
 
+    if (argc > 1 && strcmp(argv[1], "line") == 0) {
+        pin(0);
+        printf("{\"line_ns\": %llu}\n", (unsigned long long)measure_line(0, 1));
+        return 0;
+    }
     if (argc < 3 || (!serving && strcmp(argv[1], "ask") != 0))
         return usage();
     for (int i = 3; i < argc; i++) {

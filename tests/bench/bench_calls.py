@@ -1,6 +1,7 @@
-"""What the three blocking calls cost with CartPole-size transitions and 10^5 items, beside a UDP echo of their bytes.
+"""What the blocking calls cost in Python with CartPole-size transitions and 10^5 items, beside an echo of their bytes.
 
-Each call has fresh values: keys of a batch drawn before, new priorities, new steps.
+Over vhost the floor is a C echo over the same path, of as many bytes in as many datagrams, both sides spinning; for
+update it is the same call on local:. Over udp it is a UDP echo between Python processes, and nothing spins.
 """
 
 from __future__ import annotations
@@ -9,68 +10,20 @@ import os
 import statistics
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 from floor import cores, echo, microseconds
+from placed import SAME_STATE, TOML, Echo, PlacedServer, Subject, by_state, line_ns, p50_us, pinned, two_cores
 from serving import ServerProcess
 
 import netreplay
 
-ITEMS = 100_000
 ROUNDS = 2000
 TARGET = 2.5
-TOML = """
-[store.cartpole]
-observation.obs = {dtype = "float32", shape = [4]}
-action.action = {dtype = "int64"}
-[table.cartpole]
-store = "cartpole"
-capacity = 100_000
-exponent = 0.6
-window = {n = 1, gamma = 0.99}
-"""
-
-
-class Subject:
-    """A filled memory and the calls to measure."""
-
-    def __init__(self, replay: netreplay.Replay) -> None:
-        self.replay = replay
-        self.rng = np.random.default_rng(1)
-        self.actor = replay.actor("cartpole")
-        self.learner = replay.learner("cartpole", batch_size=32, timeout=10)
-        self.wide = replay.learner("cartpole", batch_size=512, timeout=10)
-        self.observations = self.rng.standard_normal((4096, 4)).astype(np.float32)
-        self.step = 0
-        for _ in range(ITEMS):
-            self._append()
-        self.actor.flush(60)
-        self.updates = []
-
-    def _append(self) -> None:
-        self.step += 1
-        observation = self.observations[self.step & 4095]
-        self.actor.append(obs=observation, action=1, reward=1.0, terminated=False, truncated=False)
-
-    def insert(self) -> None:
-        self._append()
-        self.actor.flush()
-
-    def sample(self) -> None:
-        self.learner.sample()
-
-    def update(self) -> None:
-        keys, priorities = self.updates.pop()
-        self.learner.update_priorities(keys, priorities)
-
-    def prepare(self, call: str, rounds: int) -> None:
-        if call == "update":
-            self.updates = [(self.wide.sample().keys, self.rng.uniform(0.01, 3, 512)) for _ in range(rounds)]
-
-    def close(self) -> None:
-        for part in (self.actor, self.learner, self.wide, self.replay):
-            part.close()
+BLOCKS, BLOCK_ROUNDS = 15, 200
+ABOVE = {"ping": 6.0, "insert": 6.0, "sample": 12.0, "update": 6.0}
+"""microseconds above the floor, over vhost"""
 
 
 @pytest.fixture(scope="module", params=["udp", "local"])
@@ -94,16 +47,6 @@ def subject(request, tmp_path_factory):
         yield made
 
 
-def exchanged(subject: Subject, call: str, rounds: int = 64) -> tuple[float, float]:
-    """Bytes of one call each way, as counted by the client."""
-    subject.prepare(call, rounds)
-    before = subject.replay.counters()
-    for _ in range(rounds):
-        getattr(subject, call)()
-    after = subject.replay.counters()
-    return (after.bytes_sent - before.bytes_sent) / rounds, (after.bytes_received - before.bytes_received) / rounds
-
-
 @pytest.mark.parametrize("call", ["insert", "sample", "update"])
 def test_blocking_calls(benchmark, subject, call, capsys):
     benchmark.group = f"{call} ({'1' if call == 'insert' else '32' if call == 'sample' else '512'})"
@@ -112,8 +55,9 @@ def test_blocking_calls(benchmark, subject, call, capsys):
         with capsys.disabled():
             print(f"\nlocal: {call}: median {benchmark.stats.stats.median * 1e6:.1f} us")
         return
-    sent, received = exchanged(subject, call)
-    with echo(round(sent), round(received)) as exchange:
+    (sent, sends), (received, receives) = ((int(n) for n in text.split("x")) for text in subject.exchanged(call))
+    sent, received = sent * sends, received * receives
+    with echo(sent, received) as exchange:
         before = microseconds(exchange, ROUNDS // 2)
         measure(benchmark, subject, call)
         floor = statistics.median(before + microseconds(exchange, ROUNDS // 2))
@@ -122,7 +66,7 @@ def test_blocking_calls(benchmark, subject, call, capsys):
     benchmark.extra_info.update(floor_us=floor, ratio=median / floor, bytes_sent=sent, bytes_received=received)
     with capsys.disabled():
         print(
-            f"\nudp: {call}: median {median:.1f} us, UDP echo of {sent:.0f} + {received:.0f} B {floor:.1f} us, "
+            f"\nudp: {call}: median {median:.1f} us, UDP echo of {sent} + {received} B {floor:.1f} us, "
             f"ratio {median / floor:.2f} (<= {TARGET}): {verdict}"
         )
 
@@ -135,7 +79,67 @@ def measure(benchmark, subject: Subject, call: str) -> None:
 def test_an_append_that_does_not_wait(benchmark, subject, capsys):
     """The cost to an environment's step: one append, the sending left to the client."""
     benchmark.group = "append"
-    benchmark.pedantic(subject._append, rounds=ROUNDS, warmup_rounds=200, iterations=1)
+    benchmark.pedantic(subject.append, rounds=ROUNDS, warmup_rounds=200, iterations=1)
     subject.actor.flush(60)
     with capsys.disabled():
         print(f"\n{subject.kind}: append without flush: median {benchmark.stats.stats.median * 1e6:.1f} us")
+
+
+# ---- Over vhost, in blocks with the floor ----
+
+
+@pytest.fixture(scope="module")
+def vhost():
+    """(subject, its server, the echo), both stopped; and a local: subject."""
+    two_cores()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="netreplay-")))
+        floor = Echo(folder, "vhost")
+        stack.callback(floor.close)
+        floor.halt()
+        server = PlacedServer(TOML, folder / "server", "vhost")
+        stack.callback(server.close)
+        stack.enter_context(pinned())
+        made = Subject(server.connect())
+        stack.callback(made.close)
+        stack.callback(server.go_on)
+        server.halt()
+        local = Subject(netreplay.connect("local:", spec=netreplay.Spec.from_toml(TOML)))
+        stack.callback(local.close)
+        yield made, server, floor, local
+
+
+@pytest.mark.parametrize("call", ABOVE)
+def test_blocking_calls_over_vhost(vhost, call):
+    subject, server, floor, local = vhost
+    server.go_on()
+    request, response = subject.exchanged(call)
+    server.halt()
+    lines, calls, floors = [], [], []
+    for _ in range(BLOCKS):
+        before = line_ns()
+        if call == "update":
+            local.prepare(call, BLOCK_ROUNDS + 30)
+            below = p50_us(local.update, BLOCK_ROUNDS)
+        else:
+            floor.go_on()
+            below = floor.ask(request, response, BLOCK_ROUNDS)
+            floor.halt()
+        server.go_on()
+        subject.prepare(call, BLOCK_ROUNDS + 30)
+        above = p50_us(getattr(subject, call), BLOCK_ROUNDS)
+        subject.replay.tables()
+        server.halt()
+        after = line_ns()
+        if max(before, after) <= SAME_STATE * min(before, after):
+            lines.append((before + after) / 2)
+            calls.append(above)
+            floors.append(below)
+    assert lines, "no block began and ended in the same state of the machine"
+    above = [a - b for a, b in zip(calls, floors, strict=True)]
+    verdict = "met" if statistics.median(above) <= ABOVE[call] else "MISSED"
+    name = "the same on local:" if call == "update" else f"C echo of {request} + {response} B"
+    print(
+        f"\nvhost: {call}: {statistics.median(calls):.2f} us, {name} {statistics.median(floors):.2f} us: "
+        f"{statistics.median(above):.2f} us above (<= {ABOVE[call]}): {verdict}; {by_state(lines, above, '.2f')}"
+    )
