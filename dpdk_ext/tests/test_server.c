@@ -440,8 +440,7 @@ static void steps_leave_from_the_slab_and_stay_until_sent(void)
     make_sample(&datagram, session, 1, 1, 1, 2, 64);
     CHECK_EQUAL(post(driver, &datagram, 1), 1);
     CHECK(driver->waiting == DRIVER_BIG_STEPS / 8 && driver->referred == 1 && driver->token[0] != NR_TOKEN_NONE);
-    CHECK_EQUAL(driver->caught[0].datagram.length,
-                NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_message) + 2 * DRIVER_BIG_ROW);
+    CHECK_EQUAL(driver->caught[0].datagram.length, NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_message) + 2 * DRIVER_BIG_ROW);
     for (uint32_t row = 0; row < 2; row++) {
         const uint8_t *at =
             driver->caught[0].datagram.bytes + NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_message) + row * DRIVER_BIG_ROW;
