@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
+import time
 from typing import Any, NamedTuple
 
 from netreplay._binding import check, ffi, lib
@@ -17,6 +19,8 @@ from netreplay.clients.replay import TableInfo
 from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
 from netreplay.spec import Spec
 
+_SLICE = 0.1
+"""seconds that a signal waits at most for its handler"""
 _WAYS_OUT = {  # by errno
     errno.EADDRINUSE: "another process listens there: stop it, or choose another port (0 takes any free one)",
     errno.EACCES: "no permission: ports below 1024 need root; choose a higher one",
@@ -177,9 +181,11 @@ class Server:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the loop ends, or `timeout` seconds; whether it ended, or raises why. Signal handlers run meanwhile."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            if self._thread.is_alive():
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while self._thread is not None and self._thread.is_alive():
+            # In slices: the kernel may hand a signal to another thread, and Python's handlers run in this one only.
+            self._thread.join(max(0.0, min(_SLICE, end - time.monotonic())))
+            if time.monotonic() >= end and self._thread.is_alive():
                 return False
         if self._status:
             raise error_for(self._status, f"{self.url}: the loop ended")

@@ -153,7 +153,7 @@ struct nr_server {
     uint32_t tables, sets;
     uint32_t index_mask; /* of a session's id: its index */
     uint32_t chain_mask;
-    uint32_t free_first, free_last; /* free sessions: the one that was free longest is used next */
+    uint32_t free_first; /* of the free sessions: the one that became free last, so that memory once touched is used again */
     uint32_t sweep_next;
     uint32_t spec_bytes;
     uint64_t nonce_key; /* so that nobody can aim at one chain */

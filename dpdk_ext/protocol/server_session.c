@@ -37,7 +37,6 @@ int nr_server_sessions_open(struct nr_server *server)
     for (uint32_t index = 0; index < count; index++)
         server->directory[index].next = index + 1 < count ? index + 1 : NR_NOWHERE;
     server->free_first = 0;
-    server->free_last = count - 1;
     return NR_OK;
 }
 
@@ -94,8 +93,6 @@ struct nr_session *nr_server_session_new(struct nr_server *server, uint64_t nonc
     uint32_t *chain = chain_of(server, nonce);
 
     server->free_first = entry->next;
-    if (server->free_first == NR_NOWHERE)
-        server->free_last = NR_NOWHERE;
     *entry = (struct nr_directory){.id = id, .next = *chain, .heard = now, .nonce = nonce};
     *chain = index;
 
@@ -137,12 +134,8 @@ void nr_server_session_end(struct nr_server *server, struct nr_session *session)
         link = &server->directory[*link].next;
     *link = entry->next;
 
-    *entry = (struct nr_directory){.next = NR_NOWHERE};
-    if (server->free_last == NR_NOWHERE)
-        server->free_first = index;
-    else
-        server->directory[server->free_last].next = index;
-    server->free_last = index;
+    *entry = (struct nr_directory){.next = server->free_first};
+    server->free_first = index;
     server->counters.sessions_open--;
 }
 
