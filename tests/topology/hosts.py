@@ -172,11 +172,12 @@ class Network:
         """whether this process is on the client host"""
         self._ports = 0
 
-    def port(self, driver: str) -> str:
+    def port(self, driver: str, mtu: int = 1500, arguments: str = "") -> str:
         """A [port.NAME] part for a DPDK port on the server host's eth0, with addresses of its own."""
         self._ports = self._ports % 200 + 1
-        number = 10 + self._ports
-        return f'[port.eth0]\ndevice = "{driver}0,iface=eth0"\nip4 = "192.0.2.{number}"\nip6 = "2001:db8::{number:x}"\n'
+        device = ",".join([f"{driver}0", "iface=eth0", *([arguments] if arguments else [])])
+        ip4, ip6 = f"192.0.2.{10 + self._ports}", f"2001:db8::{10 + self._ports:x}"
+        return f'[port.eth0]\ndevice = "{device}"\nmtu = {mtu}\nip4 = "{ip4}"\nip6 = "{ip6}"\n'
 
     @contextmanager
     def on_client(self) -> Iterator[None]:
