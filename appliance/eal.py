@@ -70,7 +70,7 @@ def start(config: ServerConfig) -> Any:
     """Starts EAL for the config's ports; the loaded `_dpdk`. EalError, DpdkMissingError."""
     dpdk = load()
     ffi, lib = dpdk.ffi, dpdk.lib
-    folder = ffi.string(lib.nr_eal_driver_folder()).decode() if hasattr(lib, "nr_eal_driver_folder") else ""
+    folder = ffi.string(lib.nr_eal_driver_folder()).decode()
     if folder and not os.path.isdir(folder):  # noqa: PTH112
         raise DpdkMissingError(f"DPDK's drivers are not at {folder}: apt-get install dpdk (or librte-net-*)")
     words = [ffi.new("char[]", word.encode()) for word in arguments(config)]

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <rte_build_config.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
@@ -137,4 +138,13 @@ int nr_eal_start(int argc, const char *const *argv, char text[NR_EAL_TEXT])
     if (is_known)
         pthread_setaffinity_np(pthread_self(), sizeof(affinity), &affinity);
     return result;
+}
+
+const char *nr_eal_driver_folder(void)
+{
+#ifdef RTE_EAL_PMD_PATH
+    return RTE_EAL_PMD_PATH;
+#else
+    return "";
+#endif
 }

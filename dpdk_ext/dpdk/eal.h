@@ -14,4 +14,7 @@
  */
 int nr_eal_start(int argc, const char *const *argv, char text[NR_EAL_TEXT]);
 
+/* Where the DPDK that this was built with has its drivers; static storage. Empty: they are linked in. */
+const char *nr_eal_driver_folder(void);
+
 #endif

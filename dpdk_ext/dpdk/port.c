@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@
 #include <rte_devargs.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_pause.h>
 
@@ -49,8 +52,8 @@ struct external {
     struct rte_mbuf_ext_shared_info info; /* counts the references of mbufs */
     struct port *port;
     uint64_t token;
-    uint32_t next; /* in the list of free ones */
-    bool used;     /* `sent` is owed */
+    uint32_t next;     /* in the list of free ones, or plus one in that of returned ones */
+    _Atomic bool used; /* an mbuf refers to it; whoever clears this sees that `sent` is called */
 };
 
 struct port {
@@ -76,14 +79,14 @@ struct port {
     struct external *external; /* [externals] */
     uint32_t externals;
     uint32_t free_external;    /* first free one; `externals`: none */
-    uint32_t outstanding;      /* in use */
+    uint32_t outstanding;      /* in use, or returned and not yet told of */
+    _Atomic uint32_t returned; /* the newest one that no mbuf refers to any more, plus one; 0: none */
 
     const uint8_t *slab; /* where segments may point to; NULL: nowhere */
     uint64_t slab_bytes;
     bool registered;     /* with EAL by this port */
     bool mapped;         /* for the device by this port */
     bool started;
-    bool closed;         /* only late frees of mbufs still come here */
 
     uint64_t missed; /* what the device had missed before */
     struct nr_port_counters counters;
@@ -95,27 +98,52 @@ struct port {
 
 /* ---- Segments ---- */
 
-/* The last mbuf that refers to the segment is freed. */
+/* The last mbuf that refers to the segment is freed, by whatever thread had it last: on net_ring that of another port. Only the
+ * owner may tell of it. */
 static void segment_freed(void *base, void *opaque)
 {
     struct external *external = opaque;
     struct port *port = external->port;
+    uint32_t index = (uint32_t)(external - port->external), newest;
 
     (void)base;
-    if (!external->used)
+    if (!atomic_exchange_explicit(&external->used, false, memory_order_acquire))
         return;
-    external->used = false;
+    newest = atomic_load_explicit(&port->returned, memory_order_relaxed);
+    do
+        external->next = newest;
+    while (!atomic_compare_exchange_weak_explicit(&port->returned, &newest, index + 1, memory_order_release, memory_order_relaxed));
+}
+
+static void tell_of(struct port *port, struct external *external)
+{
     external->next = port->free_external;
     port->free_external = (uint32_t)(external - port->external);
     port->outstanding--;
     port->io.sent(port->io.sent_context, external->token);
 }
 
+/* Tells of the references that have come back. In the owner's thread. */
+static void take_returned(struct port *port)
+{
+    uint32_t at, next;
+
+    if (atomic_load_explicit(&port->returned, memory_order_relaxed) == 0)
+        return;
+    at = atomic_exchange_explicit(&port->returned, 0, memory_order_acquire);
+    for (; at != 0; at = next) {
+        next = port->external[at - 1].next;
+        tell_of(port, &port->external[at - 1]);
+    }
+}
+
 /* Drops the references of a datagram whose segments were copied, or that is not sent. */
 static void drop_references(struct port *port, const struct nr_tx *tx, uint32_t first)
 {
-    for (uint32_t i = first; i < tx->segments; i++)
-        port->io.sent(port->io.sent_context, tx->segment[i].token);
+    for (uint32_t i = first; i < tx->segments; i++) {
+        if (tx->segment[i].token != NR_TOKEN_NONE)
+            port->io.sent(port->io.sent_context, tx->segment[i].token);
+    }
 }
 
 static bool is_in_slab(const struct port *port, const struct nr_segment *segment)
@@ -132,6 +160,8 @@ static bool leave_uncopied(const struct port *port, const struct nr_tx *tx)
     if (!port->external_segments)
         return false;
     for (uint32_t i = 0; i < tx->segments; i++) {
+        if (tx->segment[i].token == NR_TOKEN_NONE)
+            continue;
         if (!is_in_slab(port, &tx->segment[i]))
             return false;
         bytes += tx->segment[i].length;
@@ -153,7 +183,7 @@ static struct rte_mbuf *refer(struct port *port, const struct nr_segment *segmen
     external = &port->external[port->free_external];
     port->free_external = external->next;
     port->outstanding++;
-    external->used = true;
+    atomic_store_explicit(&external->used, true, memory_order_relaxed);
     external->token = segment->token;
     rte_mbuf_ext_refcnt_set(&external->info, 1);
     /* With addresses of the process as addresses of the device, see zero_copy_is_possible(). */
@@ -164,45 +194,6 @@ static struct rte_mbuf *refer(struct port *port, const struct nr_segment *segmen
     mbuf->pkt_len = segment->length;
     return mbuf;
 }
-
-/* Appends the segments to a frame. Without mbufs for them returns false, having dropped every reference once. */
-static bool append_references(struct port *port, struct rte_mbuf *head, const struct nr_tx *tx)
-{
-    struct rte_mbuf *last = head;
-
-    for (uint32_t i = 0; i < tx->segments; i++) {
-        struct rte_mbuf *mbuf = refer(port, &tx->segment[i]);
-
-        if (mbuf == NULL) {
-            rte_pktmbuf_free(head); /* with it go those before i */
-            drop_references(port, tx, i);
-            return false;
-        }
-        last->next = mbuf;
-        last = mbuf;
-        head->nb_segs++;
-        head->pkt_len += mbuf->data_len;
-    }
-    port->counters.external_segments += tx->segments;
-    return true;
-}
-
-static void append_copies(struct port *port, struct rte_mbuf *head, const struct nr_tx *tx)
-{
-    uint8_t *at = rte_pktmbuf_mtod_offset(head, uint8_t *, head->data_len);
-    uint32_t bytes = 0;
-
-    for (uint32_t i = 0; i < tx->segments; i++) {
-        memcpy(at + bytes, tx->segment[i].base, tx->segment[i].length);
-        bytes += tx->segment[i].length;
-    }
-    head->data_len = (uint16_t)(head->data_len + bytes);
-    head->pkt_len += bytes;
-    port->counters.copied_segments += tx->segments;
-    drop_references(port, tx, 0);
-}
-
-/* ---- Send ---- */
 
 /* Asks for what the device has sent, so that its mbufs and with them the references come back. Not every driver can say. */
 static void clean_up(struct port *port)
@@ -223,6 +214,57 @@ static struct rte_mbuf *new_frame(struct port *port)
     }
     return mbuf;
 }
+
+/* An mbuf with the bytes of a segment that is the caller's own. */
+static struct rte_mbuf *copy(struct port *port, const struct nr_segment *segment)
+{
+    struct rte_mbuf *mbuf = new_frame(port);
+
+    if (mbuf != NULL)
+        memcpy(rte_pktmbuf_append(mbuf, (uint16_t)segment->length), segment->base, segment->length);
+    return mbuf;
+}
+
+/* Appends the segments to a frame. Without mbufs for them returns false, having dropped every reference once. */
+static bool append_references(struct port *port, struct rte_mbuf *head, const struct nr_tx *tx)
+{
+    struct rte_mbuf *last = head;
+
+    for (uint32_t i = 0; i < tx->segments; i++) {
+        bool own = tx->segment[i].token == NR_TOKEN_NONE;
+        struct rte_mbuf *mbuf = own ? copy(port, &tx->segment[i]) : refer(port, &tx->segment[i]);
+
+        if (mbuf == NULL) {
+            rte_pktmbuf_free(head); /* with it go those before i */
+            drop_references(port, tx, i);
+            return false;
+        }
+        last->next = mbuf;
+        last = mbuf;
+        head->nb_segs++;
+        head->pkt_len += mbuf->data_len;
+        port->counters.external_segments += !own;
+        port->counters.copied_segments += own;
+    }
+    return true;
+}
+
+static void append_copies(struct port *port, struct rte_mbuf *head, const struct nr_tx *tx)
+{
+    uint8_t *at = rte_pktmbuf_mtod_offset(head, uint8_t *, head->data_len);
+    uint32_t bytes = 0;
+
+    for (uint32_t i = 0; i < tx->segments; i++) {
+        memcpy(at + bytes, tx->segment[i].base, tx->segment[i].length);
+        bytes += tx->segment[i].length;
+    }
+    head->data_len = (uint16_t)(head->data_len + bytes);
+    head->pkt_len += bytes;
+    port->counters.copied_segments += tx->segments;
+    drop_references(port, tx, 0);
+}
+
+/* ---- Send ---- */
 
 static void refuse(struct port *port, const struct nr_tx *tx, int error)
 {
@@ -324,6 +366,7 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
 
     for (uint32_t done = 0; done < count; done += BURST)
         send_some(port, tx + done, count - done < BURST ? count - done : BURST);
+    take_returned(port);
     return count;
 }
 
@@ -409,12 +452,41 @@ static bool take_frame(struct port *port, const uint8_t *frame, uint32_t length,
     return false;
 }
 
+/* Whether this thread has a number with EAL, or cannot have one: mempools keep caches only for threads with numbers. */
+static _Thread_local bool is_known;
+
+static void forget_thread(void *unused)
+{
+    (void)unused;
+    rte_thread_unregister();
+}
+
+/* The number is given back when the thread ends: the one that closes the port is another. */
+static void make_known(void)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_key_t at_exit;
+    static bool has_key;
+
+    is_known = true;
+    if (rte_lcore_id() != LCORE_ID_ANY)
+        return;
+    pthread_mutex_lock(&mutex);
+    has_key = has_key || pthread_key_create(&at_exit, forget_thread) == 0;
+    pthread_mutex_unlock(&mutex);
+    if (has_key && rte_thread_register() == 0)
+        pthread_setspecific(at_exit, &is_known);
+}
+
 static uint32_t receive_burst(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
 {
     struct port *port = (struct port *)io;
     struct rte_mbuf *frames[BURST];
     uint32_t good = 0, count;
 
+    if (!is_known)
+        make_known();
+    take_returned(port);
     if (port->held_count > 0) {
         rte_pktmbuf_free_bulk(port->held, port->held_count);
         port->held_count = 0;
@@ -501,11 +573,12 @@ static void close_port(struct nr_packet_io *io)
         unregister_slab(port);
     }
     /* The device is gone. What still refers to segments is on its way inside of this process, and may read other bytes there. */
-    for (uint32_t i = 0; i < port->externals && port->outstanding > 0; i++) {
-        if (port->external[i].used)
-            segment_freed(NULL, &port->external[i]);
+    for (uint32_t i = 0; i < port->externals; i++) {
+        if (atomic_exchange_explicit(&port->external[i].used, false, memory_order_acquire))
+            tell_of(port, &port->external[i]);
     }
-    port->closed = true;
+    while (port->outstanding > 0) /* another thread is between two lines of segment_freed() */
+        take_returned(port);
     all_back = free_pool(port->rx_pool);
     all_back = free_pool(port->tx_pool) && all_back;
     all_back = free_pool(port->segment_pool) && all_back;
@@ -699,7 +772,8 @@ static bool configure(struct port *port, const struct failure *failure)
     struct rte_eth_conf conf = {0};
     char interface[IF_NAMESIZE];
     uint32_t mtu = interface_mtu(port, interface);
-    int result;
+    int log = rte_log_register("lib.ethdev"), level = log < 0 ? -1 : rte_log_get_level((uint32_t)log), result;
+    bool may_refuse;
 
     if (mtu != 0 && mtu < port->mtu)
         return fail(failure, -EINVAL, "%s has MTU %u, not %u: ip link set %s mtu %u", interface, mtu, port->mtu, interface,
@@ -709,8 +783,13 @@ static bool configure(struct port *port, const struct failure *failure)
     conf.rxmode.offloads = port->rx_offloads;
     conf.txmode.offloads = port->tx_offloads;
     conf.rxmode.mtu = port->mtu;
+    may_refuse = port->mtu > RTE_ETHER_MTU && (is_driver(port, "net_af_packet") || is_driver(port, "net_memif"));
+    if (may_refuse && log >= 0)
+        rte_log_set_level((uint32_t)log, RTE_LOG_EMERG);
     result = rte_eth_dev_configure(port->id, 1, 1, &conf);
-    if (result == -EINVAL && port->mtu > RTE_ETHER_MTU && (is_driver(port, "net_af_packet") || is_driver(port, "net_memif"))) {
+    if (may_refuse && log >= 0)
+        rte_log_set_level((uint32_t)log, (uint32_t)level);
+    if (result == -EINVAL && may_refuse) {
         conf.rxmode.mtu = 0;
         result = rte_eth_dev_configure(port->id, 1, 1, &conf);
     }
