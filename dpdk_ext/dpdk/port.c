@@ -42,10 +42,12 @@
 #define LONGEST (NR_FRAME_HEADERS_IP6 + NR_FRAME_TAG + NR_MAX_DATAGRAM)
 /* Bytes that net_af_packet's ring needs before a frame. */
 #define RING_HEADER 96
-/* net_af_xdp: mbufs with their headers must fit into a page; the kernel needs so much beside a frame; descriptors of its own. */
+/* net_af_xdp: mbufs with their headers must fit into a page; the kernel needs so much beside a frame; and the receive pool feeds four
+ * rings of the kernel's, those of what is sent too. With 4,096 to spare a burst of large inserts emptied it, and nothing was sent any
+ * more. */
 #define XDP_LARGEST_ROOM 3712
 #define XDP_OVERHEAD 256
-#define XDP_DESCRIPTORS 4096
+#define XDP_DESCRIPTORS 12288
 
 /* A segment that an mbuf refers to. */
 struct external {
