@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
-from netreplay.appliance.config import ServerConfig
+from netreplay.appliance.config import PortConfig, ServerConfig
 from netreplay.dpdk import DpdkMissingError, load
 from netreplay.errors import NetreplayError
 
@@ -66,8 +67,36 @@ def translate(said: str, config: ServerConfig) -> str:
     return detail
 
 
-def start(config: ServerConfig) -> Any:
-    """Starts EAL for the config's ports; the loaded `_dpdk`. EalError, DpdkMissingError."""
+_DEVICE_TRANSLATIONS: tuple[tuple[str, str], ...] = (
+    (r"Could not open AF_PACKET socket", "no permission for a packet socket: CAP_NET_RAW is needed"),
+    (r"SIOCGIFINDEX\) ?: ?No such device", "there is no such interface: `ip link` shows those that there are"),
+    (r"Operation not permitted|Permission denied", "no permission: let root run it (docs/ports.md)"),
+)
+_CHATTER = re.compile(
+    r"EAL: (Detected|Multi-process|Physical|Selected|Bus|VFIO|No )|failed to initialize|^libbpf|^libxdp"
+)
+
+
+def why_missing(port: PortConfig, said: str) -> str:
+    """Why EAL, which started, made no port of this device: one line with the way out. `said`: what it said."""
+    if port.physical:
+        device = Path("/sys/bus/pci/devices") / (port.device if port.device.count(":") == 2 else f"0000:{port.device}")
+        if not device.exists():
+            return "there is no such PCI device: `lspci -D` shows those that there are"
+        driver = (device / "driver").resolve().name if (device / "driver").exists() else "none"
+        return (
+            f"is bound to the driver {driver!r}, and DPDK wants one of user space: `dpdk-devbind.py -b vfio-pci "
+            f"{port.device}` (docs/ports.md)"
+        )
+    for pattern, text in _DEVICE_TRANSLATIONS:
+        if re.search(pattern, said):
+            return text
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not _CHATTER.search(line)]
+    return f"DPDK does not make it: {lines[0] if lines else 'it gave no reason'}"
+
+
+def start(config: ServerConfig) -> tuple[Any, str]:
+    """Starts EAL for the config's ports: the loaded `_dpdk`, and what EAL said. EalError, DpdkMissingError."""
     dpdk = load()
     ffi, lib = dpdk.ffi, dpdk.lib
     folder = ffi.string(lib.nr_eal_driver_folder()).decode()
@@ -81,4 +110,4 @@ def start(config: ServerConfig) -> Any:
         error = EalError(f"DPDK does not start: {translate(said, config)}")
         error.said = said
         raise error
-    return dpdk
+    return dpdk, ffi.string(text).decode(errors="replace")

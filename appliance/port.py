@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 from typing import Any, NamedTuple
 
 from netreplay._binding import ffi, lib
 from netreplay.appliance.config import PortConfig, ServerConfig
+from netreplay.appliance.eal import why_missing
 from netreplay.errors import SystemRefusedError
 
 
@@ -37,8 +39,11 @@ class PortInfo(NamedTuple):
         )
 
 
-def open_port(dpdk: Any, port: PortConfig, config: ServerConfig, slab: tuple[Any, int]) -> tuple[Any, PortInfo]:
-    """The packet I/O of a port, as `_core` knows it, and what it got. EAL must be started; PortError."""
+def open_port(
+    started: tuple[Any, str], port: PortConfig, config: ServerConfig, slab: tuple[Any, int]
+) -> tuple[Any, PortInfo]:
+    """The packet I/O of a port, as `_core` knows it, and what it got. `started`: as eal.start says; PortError."""
+    dpdk, eal_said = started
     made = dpdk.ffi.new("struct nr_port_config *")
     name = dpdk.ffi.new("char[]", port.device.partition(",")[0].encode())
     made.device, made.udp_port, made.mtu, made.descriptors = name, port.port, port.mtu, port.descriptors
@@ -53,6 +58,8 @@ def open_port(dpdk: Any, port: PortConfig, config: ServerConfig, slab: tuple[Any
     opened = dpdk.lib.nr_port_open(made, error, text)
     if opened == dpdk.ffi.NULL:
         said = dpdk.ffi.string(text).decode(errors="replace") or os.strerror(-error[0])
+        if error[0] == -errno.ENODEV:
+            said = why_missing(port, eal_said)
         refused = PortError(f"port.{port.name}: {port.device}: {said}")
         refused.errno = -error[0]
         raise refused

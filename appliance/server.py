@@ -133,9 +133,9 @@ class Server:
                 io, address = _listen(wanted, config)
                 ios.append(io)
                 self.addresses.append(address)
-            dpdk = start(config) if config.ports else None
+            started = start(config) if config.ports else (None, "")
             for port in config.ports:
-                io, info = open_port(dpdk, port, config, slab_of(engine))
+                io, info = open_port(started, port, config, slab_of(engine))
                 ios.append(io)
                 self.addresses += port.addresses
                 self.ports[port.name] = info
