@@ -134,7 +134,7 @@ static void a_batch_larger_than_a_session_may_hold(void)
     world_close(&world);
 }
 
-/* The shares of a call are the growth of the counters over it. */
+/* The shares of a call are the growth of the counters over it; moments with several requests open count once. */
 static void the_time_of_a_call_is_told(void)
 {
     struct world world;
@@ -145,6 +145,7 @@ static void the_time_of_a_call_is_told(void)
     struct nr_sample *sample;
     struct nr_ping ping;
     int status;
+    uint64_t begin = clock_now();
 
     toy_spec(&world.spec, 500, 100, 1, 64, NR_AUTORESET_NEXT_STEP);
     world_open(&world);
@@ -152,7 +153,6 @@ static void the_time_of_a_call_is_told(void)
     toy_rows(&toy);
     for (uint32_t call = 0; call < 8; call++) {
         nr_replay_counters(world.replay, &before);
-        uint64_t begin = clock_now();
         if (call < 6) {
             for (uint32_t r = 0; r < 64; r++)
                 toy_fill(&toy, r, call, false, false);
@@ -165,13 +165,12 @@ static void the_time_of_a_call_is_told(void)
             CHECK_EQUAL(nr_ping(world.replay, 0, &ping, LONG, &operation), NR_OK);
             CHECK(ping.server_ns <= ping.round_trip_ns);
         }
-        uint64_t took = clock_now() - begin;
         nr_replay_counters(world.replay, &after);
         if (call < 5)
             continue; /* the first steps complete no item */
         CHECK(after.answers > before.answers);
-        CHECK(after.answer_ns > before.answer_ns && after.answer_ns - before.answer_ns <= took);
-        CHECK(after.serving_ns > before.serving_ns && after.serving_ns - before.serving_ns <= after.answer_ns - before.answer_ns);
+        CHECK(after.answer_ns > before.answer_ns && after.answer_ns <= clock_now() - begin);
+        CHECK(after.serving_ns > before.serving_ns && after.serving_ns <= after.answer_ns);
     }
     nr_sample_settle(sample, 1);
     world_close(&world);
