@@ -184,6 +184,15 @@ uint32_t nr_engine_streams(const struct nr_engine *engine)
     return open;
 }
 
+uint32_t nr_engine_lent(const struct nr_engine *engine)
+{
+    uint32_t lent = 0;
+
+    for (uint32_t i = 0; i < engine->store_count; i++)
+        lent += engine->stores[i].slab.lent;
+    return lent;
+}
+
 int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct nr_table_info *info)
 {
     *info = (struct nr_table_info){0};

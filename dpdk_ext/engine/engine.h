@@ -95,6 +95,7 @@ uint32_t nr_engine_store_count(const struct nr_engine *engine);
 uint32_t nr_engine_table_count(const struct nr_engine *engine);
 uint32_t nr_engine_set_count(const struct nr_engine *engine);
 uint32_t nr_engine_streams(const struct nr_engine *engine); /* open now, of all stores */
+uint32_t nr_engine_lent(const struct nr_engine *engine); /* references that datagrams on their way hold now, of all stores */
 
 /* ---- Streams ---- */
 

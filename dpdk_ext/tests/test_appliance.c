@@ -1,4 +1,5 @@
-/* The appliance's loop over kernel UDP on the loopback: opening, answering, counting, stopping, with both polling policies. */
+/* The appliance's loop over kernel UDP on the loopback: opening, answering, counting, stopping, with both polling policies; and over an
+ * io that refuses datagrams. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,8 +142,157 @@ static void it_serves_counts_and_stops(bool busy)
     nr_appliance_close(appliance);
 }
 
+/* ---- An io that takes only some datagrams, and is slow to give references back ---- */
+
+enum { SLOW_STEP = 4000, SLOW_ROW = 16 + SLOW_STEP, SLOW_STEPS = 64, SLOW_ROWS = 8 };
+
+struct slow_io {
+    struct nr_packet_io io;
+    struct nr_appliance *appliance;
+    const struct nr_engine *engine;
+    uint32_t turn; /* what comes next: HELLO, SAMPLE, the end */
+    uint32_t accept; /* datagrams that each burst takes */
+    uint32_t taken, refused; /* references */
+    uint64_t token[64]; /* taken and not given back */
+    uint32_t session;
+    uint8_t datagram[NR_MAX_DATAGRAM] __attribute__((aligned(8)));
+};
+
+static uint32_t slow_receive(struct nr_packet_io *io, struct nr_rx *rx, uint32_t max)
+{
+    struct slow_io *slow = (struct slow_io *)io;
+    struct nr_header *header = (struct nr_header *)slow->datagram;
+    uint32_t length = NR_MAX_DATAGRAM & ~7u;
+
+    CHECK(max > 0);
+    memset(slow->datagram, 0, sizeof(slow->datagram));
+    *header = (struct nr_header){.magic = NR_MAGIC, .version = NR_VERSION, .request = 1, .session = slow->session};
+    if (slow->turn == 0) {
+        struct nr_wire_hello hello = {.nonce = 3, .version_min = 1, .version_max = 1, .max_datagram = length};
+
+        header->operation = NR_OP_HELLO;
+        header->slot = NR_STATELESS_SLOT;
+        memcpy(header + 1, &hello, sizeof(hello));
+    } else if (slow->turn == 1) {
+        struct nr_wire_sample sample = {.table = 0, .count = SLOW_ROWS};
+
+        header->operation = NR_OP_SAMPLE;
+        header->fragments = 64;
+        memcpy(header + 1, &sample, sizeof(sample));
+        length = sizeof(*header) + sizeof(sample);
+    } else {
+        nr_appliance_stop(slow->appliance);
+        return 0;
+    }
+    slow->turn++;
+    header->length = (uint16_t)(length - sizeof(*header));
+    *rx = (struct nr_rx){.data = slow->datagram, .length = length, .peer = {.bytes = {4}, .length = NR_PEER_LENGTH_IP4}};
+    return 1;
+}
+
+static uint32_t slow_send(struct nr_packet_io *io, const struct nr_tx *tx, uint32_t count)
+{
+    struct slow_io *slow = (struct slow_io *)io;
+
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t s = 0; s < tx[i].segments; s++) {
+            if (tx[i].segment[s].token == NR_TOKEN_NONE)
+                continue;
+            if (i < slow->accept)
+                slow->token[slow->taken++] = tx[i].segment[s].token;
+            else
+                slow->refused++;
+        }
+    }
+    if (slow->session == 0) {
+        struct nr_wire_welcome welcome;
+
+        memcpy(&welcome, tx[0].data + NR_RESPONSE_OVERHEAD + sizeof(struct nr_wire_state), sizeof(welcome));
+        slow->session = welcome.session;
+    }
+    return count < slow->accept ? count : slow->accept;
+}
+
+static int slow_descriptor(struct nr_packet_io *io)
+{
+    (void)io;
+    return -1;
+}
+
+static uint32_t slow_amount(struct nr_packet_io *io)
+{
+    (void)io;
+    return NR_MAX_DATAGRAM;
+}
+
+/* The last references come back here, with the server and the engine still there. */
+static void slow_close(struct nr_packet_io *io)
+{
+    struct slow_io *slow = (struct slow_io *)io;
+
+    while (slow->taken > 0)
+        io->sent(io->sent_context, slow->token[--slow->taken]);
+    CHECK_EQUAL(nr_engine_lent(slow->engine), 0);
+}
+
+static const struct nr_packet_io_ops slow_ops = {.receive_burst = slow_receive,
+                                                 .send_burst = slow_send,
+                                                 .descriptor = slow_descriptor,
+                                                 .max_payload = slow_amount,
+                                                 .receive_capacity = slow_amount,
+                                                 .close = slow_close};
+
+static void references_of_refused_datagrams_come_back(void)
+{
+    static const struct nr_gather gather = {.length = SLOW_STEP, .target = 16};
+    static const struct nr_store_config slow_store = {
+        .step_bytes = SLOW_STEP, .observation_bytes = SLOW_STEP, .steps = SLOW_STEPS, .window = 1, .in_flight = 16, .streams = 1};
+    static const struct nr_table_config slow_table = {.capacity = SLOW_ROWS,
+                                                      .sampler = NR_SAMPLER_FIFO,
+                                                      .leases = SLOW_ROWS,
+                                                      .window = 1,
+                                                      .row_bytes = SLOW_ROW,
+                                                      .gather_count = 1};
+    static const struct nr_engine_config slow_config = {.lease_ns = 1ull << 50,
+                                                        .store_count = 1,
+                                                        .table_count = 1,
+                                                        .stores = &slow_store,
+                                                        .tables = &slow_table,
+                                                        .gathers = &gather};
+    static struct slow_io slow = {.io = {.ops = &slow_ops}, .accept = 2};
+    static uint8_t step[SLOW_STEP];
+    struct nr_packet_io *io = &slow.io;
+    struct nr_appliance_config options = {.io = &io, .links = 1, .busy = true, .sessions = 4, .session_ns = 1ull << 50};
+    struct nr_stream_position position;
+    struct nr_wait wait;
+    char message[200];
+    uint8_t id[16] = {1};
+    uint64_t key;
+    int status;
+
+    struct nr_engine *engine = nr_engine_create(&slow_config, &status);
+    CHECK_EQUAL(status, NR_OK);
+    CHECK_EQUAL(nr_stream_open(engine, 0, id, 1000, &position), NR_OK);
+    for (uint64_t number = 0; number < SLOW_ROWS; number++) {
+        struct nr_item item = {.number = number, .first_step = number, .steps = 1, .priority = 1};
+
+        CHECK_EQUAL(nr_step_write(engine, position.handle, 1000, number, SLOW_STEP, 0, step, SLOW_STEP, 0, &wait), NR_OK);
+        CHECK_EQUAL(nr_item_insert(engine, 0, position.handle, 1000, &item, 0, &key, &wait), NR_OK);
+    }
+    slow.engine = engine;
+    slow.appliance = nr_appliance_open(engine, &slow_config, "{}", &options, &status);
+    CHECK_EQUAL(status, NR_OK);
+    CHECK_EQUAL(nr_appliance_run(slow.appliance), NR_OK);
+    CHECK(slow.taken > 0 && slow.refused > 0);
+    CHECK_EQUAL(nr_engine_lent(engine), slow.taken);
+    CHECK_EQUAL(nr_engine_audit(engine, message, sizeof(message)), NR_OK);
+    nr_appliance_close(slow.appliance);
+    CHECK_EQUAL(slow.taken, 0);
+}
+
 int main(void)
 {
+    references_of_refused_datagrams_come_back();
     it_serves_counts_and_stops(false);
     it_serves_counts_and_stops(true);
     nr_appliance_close(NULL);
