@@ -13,8 +13,10 @@ from netreplay.errors import (
     CreditsTimeout,
     EmptyTimeout,
     LeasesTimeout,
+    LeavingTimeout,
     LimiterTimeout,
     NetreplayError,
+    PassesTimeout,
     RefusedError,
     SpaceTimeout,
     Status,
@@ -37,6 +39,19 @@ _WAITS: dict[int, tuple[type[Timeout], str]] = {
     Status.WAIT_LEASES: (LeasesTimeout, "leases: {have} drawn items held, {need} allowed{where}"),
     Status.WAIT_STEPS: (StepsTimeout, "steps: an item's steps had not all arrived{where}"),
     Status.WAIT_TURN: (TurnTimeout, "turn: an earlier insert, or another publisher, was not finished{where}"),
+    Status.WAIT_SAMPLES: (
+        LimiterTimeout,
+        "limiter: {have} samples would be drawn, {need} are allowed by the inserts so far{where}",
+    ),
+    Status.WAIT_INSERTS: (
+        LimiterTimeout,
+        "limiter: {have} samples were taken, {need} must have been before the next insert{where}",
+    ),
+    Status.WAIT_LEAVING: (LeavingTimeout, "leaving: {have} items are still leaving the table{where}"),
+    Status.WAIT_PASSES: (
+        PassesTimeout,
+        "passes: the last pass is over, {have} items of {need} wanted were not yet drawn{where}",
+    ),
 }
 
 

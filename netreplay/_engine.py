@@ -9,9 +9,9 @@ from typing import Any
 
 from netreplay._binding import check, ffi, lib
 from netreplay.errors import error_for
-from netreplay.layout import ITEM_BYTES, RowLayout, StepLayout, row_layout, step_layout
+from netreplay.layout import ITEM_BYTES, VERSION_OFFSET, RowLayout, StepLayout, row_layout, step_layout
 from netreplay.memory import require, resolve, step_memory, store_window
-from netreplay.spec import Spec
+from netreplay.spec import Spec, TableSpec
 
 LEASE_SECONDS = 10.0
 """how long a draw may hold its steps before they can be taken back"""
@@ -35,11 +35,22 @@ class Plan:
         return list(self.table_index)
 
 
+def limits_of(table: TableSpec) -> dict[str, float]:
+    """`struct nr_limits` of a table."""
+    return {
+        "min_size": table.min_size,
+        "max_sampled": table.max_sampled or 0,
+        "max_age_ns": round((table.max_age or 0) * 1e9),
+        "versions": 0 if table.max_lag is None else table.max_lag + 1,
+    }
+
+
 def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SECONDS) -> Plan:
     """Reckons everything that a server or client of this spec needs; allocates nothing of the engine's."""
     spec = resolve(spec)
     steps = {name: step_layout(store, name) for name, store in spec.stores.items()}
     rows = {name: row_layout(table, steps[table.store], name) for name, table in spec.tables.items()}
+    set_index = {name: index for index, name in enumerate(spec.parameters)}
     store_index = {name: index for index, name in enumerate(spec.stores)}
     stores = ffi.new("struct nr_store_config[]", len(spec.stores))
     for entry, (name, store) in zip(stores, spec.stores.items(), strict=True):
@@ -52,7 +63,10 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
     first = 0
     for entry, (name, table) in zip(tables, spec.tables.items(), strict=True):
         entry.store = store_index[table.store]
-        entry.capacity, entry.min_size, entry.leases = table.capacity, table.min_size, table.leases
+        entry.capacity, entry.leases = table.capacity, table.leases
+        entry.limits = limits_of(table)
+        entry.top, entry.passes = table.top or 0, table.passes
+        entry.version_set, entry.version_offset = set_index[table.parameters], VERSION_OFFSET
         entry.sampler = getattr(lib, f"NR_SAMPLER_{table.sampler.upper()}")
         entry.remover = getattr(lib, f"NR_REMOVER_{table.remover.upper()}")
         entry.exponent, entry.window = table.exponent, table.window.steps
@@ -80,7 +94,7 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
         owned=(stores, tables, gathers, sets),
         store_index=store_index,
         table_index={name: index for index, name in enumerate(spec.tables)},
-        set_index={name: index for index, name in enumerate(spec.parameters)},
+        set_index=set_index,
     )
 
 

@@ -28,6 +28,10 @@ class Status(enum.IntEnum):
     WAIT_LEASES = 13
     WAIT_STEPS = 14
     WAIT_TURN = 15
+    WAIT_SAMPLES = 16
+    WAIT_INSERTS = 17
+    WAIT_LEAVING = 18
+    WAIT_PASSES = 19
     BAD_PRIORITY = 30
     BAD_WINDOW = 31
     BAD_LENGTH = 32
@@ -82,9 +86,25 @@ class Timeout(NetreplayError, TimeoutError):
 
 
 class LimiterTimeout(Timeout):
-    """The table's rate limiter held the call back: it has `have` of `need` items."""
+    """The table's rate limiter held the call back; `status` says what it counts.
+
+    WAIT_LIMITER: it has `have` of `need` items. WAIT_SAMPLES: with this batch `have` samples would be drawn and `need`
+    are allowed. WAIT_INSERTS: `have` samples were taken and `need` must have been.
+    """
 
     reason = "limiter"
+
+
+class LeavingTimeout(Timeout):
+    """`have` items were still leaving the table: expired ones, or all of them by a reset."""
+
+    reason = "leaving"
+
+
+class PassesTimeout(Timeout):
+    """The last pass over the table is over: `have` items are left of the `need` wanted."""
+
+    reason = "passes"
 
 
 class EmptyTimeout(Timeout):
@@ -292,6 +312,10 @@ EXCEPTION_MAP: dict[Status, type[NetreplayError]] = {
     Status.WAIT_LEASES: LeasesTimeout,
     Status.WAIT_STEPS: StepsTimeout,
     Status.WAIT_TURN: TurnTimeout,
+    Status.WAIT_SAMPLES: LimiterTimeout,
+    Status.WAIT_INSERTS: LimiterTimeout,
+    Status.WAIT_LEAVING: LeavingTimeout,
+    Status.WAIT_PASSES: PassesTimeout,
     Status.BAD_PRIORITY: BadPriorityError,
     Status.BAD_WINDOW: BadWindowError,
     Status.BAD_LENGTH: BadLengthError,

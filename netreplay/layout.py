@@ -32,6 +32,7 @@ ROW_HEAD = 16  # NR_ROW_HEAD
 MAX_GATHERS = 1024  # NR_MAX_GATHERS
 MAX_STEP_BYTES = 2**26
 ITEM_BYTES = 24
+VERSION_OFFSET = 0  # of the item's columns
 # Item columns: name, dtype, offset within the item's own bytes.
 ITEM_COLUMNS = (
     ("version", "uint64", 0),

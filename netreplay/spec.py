@@ -16,8 +16,19 @@ from typing import Any
 from netreplay.dtypes import ColumnType, canonical_name
 from netreplay.errors import SpecError
 
-SAMPLERS = ("prioritized", "uniform", "fifo")
-REMOVERS = ("fifo",)
+SAMPLERS = (
+    "prioritized",
+    "uniform",
+    "fifo",
+    "lifo",
+    "stratified",
+    "max_heap",
+    "min_heap",
+    "top_k",
+    "without_replacement",
+)
+REMOVERS = ("fifo", "uniform", "lowest_priority", "oldest")
+LIMITERS = ("min_size", "ratio", "queue", "stack")
 MAX_U32 = 2**32 - 2
 MAX_WINDOW = 4096  # NR_MAX_WINDOW
 DEFAULT_IN_FLIGHT = 64
@@ -152,6 +163,23 @@ class StoreSpec:
 
 
 @dataclass(frozen=True)
+class Limiter:
+    """When a table lets inserts and draws through, besides `min_size`.
+
+    "ratio" keeps inserts x samples_per_insert - samples within error_buffer of min_size x samples_per_insert; "queue"
+    and "stack" hold at most `size` items, each drawn once (with the sampler "fifo" or "lifo").
+    """
+
+    kind: str = "min_size"
+    samples_per_insert: float | None = None
+    """samples taken for each item inserted, > 0"""
+    error_buffer: float | None = None
+    """samples by which the ratio may be off, >= max(1, samples_per_insert)"""
+    size: int | None = None
+    """items of a queue or stack"""
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """Items over a store's steps, how they are drawn and how they leave."""
 
@@ -167,6 +195,19 @@ class TableSpec:
     leases: int = DEFAULT_LEASES
     """drawn items that learners may hold at once"""
     window: Window = field(default_factory=Window)
+    limiter: Limiter = field(default_factory=Limiter)
+    max_sampled: int | None = None
+    """draws of one item after which it leaves"""
+    max_age: float | None = None
+    """seconds after its insertion at which an item leaves"""
+    max_lag: int | None = None
+    """publications of the parameter set `parameters` by which an item may be behind; then it leaves"""
+    parameters: str = "default"
+    """the set that max_lag is counted by"""
+    top: int | None = None
+    """sampler "top_k": items of the largest priorities that are drawn from"""
+    passes: int = 0
+    """sampler "without_replacement": passes over the table, after which draws wait; 0: endless"""
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, str):

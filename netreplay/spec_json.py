@@ -12,7 +12,7 @@ from typing import Any
 from netreplay.errors import BadVersionError, MalformedError, SpecError
 from netreplay.layout import row_layout, step_layout
 from netreplay.memory import resolve
-from netreplay.spec import ColumnSpec, ParameterSpec, Spec, StoreSpec, TableSpec, Window
+from netreplay.spec import ColumnSpec, Limiter, ParameterSpec, Spec, StoreSpec, TableSpec, Window
 
 FORMAT = 1
 
@@ -61,7 +61,8 @@ def _parse(value: dict[str, Any]) -> Spec:
         columns = {kind: {k: _column(v) for k, v in store[kind].items()} for kind in ("observation", "action")}
         stores[name] = StoreSpec(**{**store, **columns})
     tables = {
-        name: TableSpec(**{**table, "window": Window(**table["window"])}) for name, table in value["tables"].items()
+        name: TableSpec(**{**table, "window": Window(**table["window"]), "limiter": Limiter(**table["limiter"])})
+        for name, table in value["tables"].items()
     }
     sets = {name: ParameterSpec(**entry) for name, entry in value["parameters"].items()}
     return Spec(stores=stores, tables=tables, parameters=sets)

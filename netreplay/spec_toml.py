@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from netreplay.errors import SpecError
-from netreplay.spec import ColumnSpec, ParameterSpec, Spec, StoreSpec, TableSpec, Window
+from netreplay.spec import ColumnSpec, Limiter, ParameterSpec, Spec, StoreSpec, TableSpec, Window
 
 T = TypeVar("T")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -106,10 +106,12 @@ def _table(path: str, value: Any) -> TableSpec:
     entries = dict(table_at(path, value))
     only(path, entries, TableSpec.__dataclass_fields__)
     _need(path, entries, ("store", "capacity"))
-    if "window" in entries:
-        window = table_at(f"{path}.window", entries["window"])
-        only(f"{path}.window", window, Window.__dataclass_fields__)
-        entries["window"] = _under(f"{path}.window", lambda: Window(**window))
+    parts: tuple[tuple[str, type[Window] | type[Limiter]], ...] = (("window", Window), ("limiter", Limiter))
+    for key, kind in parts:
+        if key in entries:
+            part = table_at(f"{path}.{key}", entries[key])
+            only(f"{path}.{key}", part, kind.__dataclass_fields__)
+            entries[key] = _under(f"{path}.{key}", lambda k=kind, p=part: k(**p))  # type: ignore[misc]
     return _under(path, lambda: TableSpec(**entries))
 
 

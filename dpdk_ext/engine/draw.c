@@ -72,6 +72,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
         entries[i].key = record->key;
         record->leases++;
         record->sampled++;
+        record->reserved++;
         if (table->touch_steps) {
             for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
                 if (piece->touch)
@@ -312,17 +313,18 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
     if (!ends)
         return;
     struct nr_table *table = &engine->tables[draw->table];
-    if (draw->reserved > 0 && (settle & NR_SETTLE_COMMIT)) {
-        table->limiter.committed += draw->reserved;
-        table->limiter.reserved -= draw->reserved;
-        draw->reserved = 0;
-    } else if (draw->reserved > 0 && (settle & NR_SETTLE_REFUND)) {
+    if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND))) {
+        bool taken = (settle & NR_SETTLE_COMMIT) != 0;
+
         for (uint32_t i = 0; i < draw->count; i++) {
             struct nr_record *record = nr_table_find(table, draw->entries[i].key);
 
-            if (record != NULL)
-                record->sampled--;
+            if (record != NULL) {
+                record->reserved--;
+                record->sampled -= !taken;
+            }
         }
+        table->limiter.committed += taken ? draw->reserved : 0;
         table->limiter.reserved -= draw->reserved;
         draw->reserved = 0;
     }

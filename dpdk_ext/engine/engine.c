@@ -40,8 +40,8 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
     const struct nr_store_config *store = &config->stores[table->store];
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
            nr_selector_find(table->sampler) != NULL && table->remover == NR_REMOVER_FIFO && isfinite(table->exponent) &&
-           table->exponent >= 0 && table->min_size <= table->capacity && table->window >= 1 && table->window <= store->window &&
-           table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
+           table->exponent >= 0 && table->limits.min_size <= table->capacity && table->window >= 1 &&
+           table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
 }

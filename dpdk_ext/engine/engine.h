@@ -48,8 +48,37 @@ struct nr_gather {
     uint32_t target;
 };
 
-enum nr_sampler { NR_SAMPLER_PRIORITIZED = 0, NR_SAMPLER_UNIFORM = 1, NR_SAMPLER_FIFO = 2 };
-enum nr_remover { NR_REMOVER_FIFO = 0 };
+enum nr_sampler {
+    NR_SAMPLER_PRIORITIZED = 0,
+    NR_SAMPLER_UNIFORM = 1,
+    NR_SAMPLER_FIFO = 2,
+    NR_SAMPLER_LIFO = 3,
+    NR_SAMPLER_STRATIFIED = 4,          /* prioritized, draw i of n from the i-th of n equal parts of the mass */
+    NR_SAMPLER_MAX_HEAP = 5,            /* the largest raw priorities, first inserted first among equals */
+    NR_SAMPLER_MIN_HEAP = 6,            /* the least */
+    NR_SAMPLER_TOP_K = 7,               /* uniformly among the `top` largest raw priorities */
+    NR_SAMPLER_WITHOUT_REPLACEMENT = 8, /* uniformly among those not yet drawn in this pass over the table */
+    NR_SAMPLERS
+};
+enum nr_remover {
+    NR_REMOVER_FIFO = 0,
+    NR_REMOVER_UNIFORM = 1,
+    NR_REMOVER_LOWEST_PRIORITY = 2, /* least raw priority, first inserted first among equals */
+    NR_REMOVER_OLDEST = 3,          /* least policy version (of the item's columns), first inserted first among equals */
+    NR_REMOVERS
+};
+
+/* When a table lets its callers insert and sample; all of it can be changed on a live table. With i items ever inserted and s
+ * samples ever taken, i x samples_per_insert - s is kept between least and most: inserts wait above it (never below min_size
+ * items), draws below it. */
+struct nr_limits {
+    uint64_t min_size;         /* items before anything is drawn; at least 1 is understood */
+    double samples_per_insert; /* > 0; 0: no ratio, and the two that follow are not looked at */
+    double least, most;        /* samples; least <= most */
+    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit */
+    uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; 0: all */
+    uint64_t max_age_ns;       /* since its insertion; 0: no limit */
+};
 
 struct nr_table_config {
     uint32_t store;        /* index */
@@ -57,7 +86,11 @@ struct nr_table_config {
     uint32_t sampler;      /* enum nr_sampler */
     uint32_t remover;      /* enum nr_remover */
     double exponent;       /* of the priority; >= 0 */
-    uint64_t min_size;     /* items before sampling is allowed; at least 1 is understood */
+    struct nr_limits limits;
+    uint32_t top;            /* NR_SAMPLER_TOP_K: items of the largest priorities that are drawn from */
+    uint32_t passes;         /* NR_SAMPLER_WITHOUT_REPLACEMENT: passes over the table, then draws wait; 0: endless */
+    uint32_t version_set;    /* index: parameter set whose publications limits.versions counts */
+    uint32_t version_offset; /* bytes into the item's columns where its uint64 version stands; UINT32_MAX: nowhere */
     uint32_t leases;       /* drawn items that may be held at once, all sessions together */
     uint32_t window;       /* steps of its longest item */
     uint32_t row_bytes;    /* a multiple of 8 */

@@ -16,7 +16,6 @@ static int refuse(struct nr_table *table, struct nr_stream *stream, uint64_t num
 int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t handle, uint32_t owner, const struct nr_item *item,
                    uint64_t now, uint64_t *key, struct nr_wait *wait)
 {
-    (void)now;
     *key = NR_KEY_NONE;
     nr_wait_clear(wait, table_index);
     struct nr_stream *stream = nr_streams_find(&engine->streams, handle, owner);
@@ -66,6 +65,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         nr_slab_hold(&store->slab, ring[at]);
         at = at + 1 < store->span ? at + 1 : 0;
     }
+    record->born = now;
     record->anchor = (uint16_t)item->anchor;
     record->length = (uint16_t)item->length;
     if (table->item_bytes > 0)

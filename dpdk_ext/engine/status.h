@@ -19,6 +19,10 @@ enum nr_status {
     NR_WAIT_LEASES = 13,  /* too many drawn items are held by learners: have = leased, need = the cap */
     NR_WAIT_STEPS = 14,   /* an item's steps have not all arrived */
     NR_WAIT_TURN = 15,    /* an earlier insert of the session has not committed, or another publisher is writing */
+    NR_WAIT_SAMPLES = 16, /* the ratio holds draws back: have = samples drawn with these, need = allowed by the inserts so far */
+    NR_WAIT_INSERTS = 17, /* the ratio holds inserts back: have = samples taken, need = those that must have been */
+    NR_WAIT_LEAVING = 18, /* items are leaving, expired or by a reset, in quanta: have = left to go, need = 0 */
+    NR_WAIT_PASSES = 19,  /* the last pass over the table is over: have = items not yet drawn, need = items wanted */
 
     /* Refusals of one item, key or call. Everything else in the call stands. */
     NR_BAD_PRIORITY = 30, /* NaN, infinite or negative */
@@ -62,7 +66,7 @@ struct nr_wait {
 
 static inline int nr_is_wait(int status)
 {
-    return status >= NR_WAIT_LIMITER && status <= NR_WAIT_TURN;
+    return status >= NR_WAIT_LIMITER && status <= NR_WAIT_PASSES;
 }
 
 #endif

@@ -28,7 +28,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     table->columns = (uint32_t)offsetof(struct nr_record, steps) + config->window * (uint32_t)sizeof(uint32_t);
     table->stride = nr_arena_stride(table->columns + config->item_bytes);
     table->touch_steps = config->row_bytes <= SMALL_ROW && config->gather_count <= SMALL_COUNT;
-    nr_limiter_init(&table->limiter, config->min_size);
+    nr_limiter_init(&table->limiter, config->limits.min_size);
     table->records = nr_arena_take(arena, table->slots, table->stride);
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
@@ -104,7 +104,7 @@ uint32_t nr_table_take(struct nr_table *table)
         uint64_t generation = nr_random_mix(table->first_generations + slot) & (((uint64_t)1 << table->generation_bits) - 1);
         record->key = NR_KEY_GONE | table->shard | (uint64_t)slot << table->generation_bits | generation;
     }
-    record->leases = record->sampled = 0;
+    record->leases = record->sampled = record->reserved = 0;
     return slot;
 }
 

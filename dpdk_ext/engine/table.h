@@ -22,15 +22,17 @@
 
 /* An item, all that a draw needs: for small windows one cache line. Its columns follow its steps. */
 struct nr_record {
-    uint64_t key;     /* shard, slot and generation; with NR_KEY_GONE unless drawable */
-    uint32_t leases;  /* drawn and not released, over all draws */
-    uint32_t sampled; /* times drawn */
-    uint16_t anchor;  /* position in the window of the step whose action is trained */
-    uint16_t length;  /* steps from the anchor to the last; the window has anchor + length + 1 */
+    uint64_t key;      /* shard, slot and generation; with NR_KEY_GONE unless drawable */
+    uint64_t born;     /* ns; when it was inserted */
+    uint32_t leases;   /* drawn and not released, over all draws */
+    uint32_t sampled;  /* times drawn, refunds taken off */
+    uint32_t reserved; /* of those: not committed yet */
+    uint16_t anchor;   /* position in the window of the step whose action is trained */
+    uint16_t length;   /* steps from the anchor to the last; the window has anchor + length + 1 */
     uint32_t steps[]; /* slab places of the window; table.window of them, then item_bytes of columns */
 };
 
-_Static_assert(offsetof(struct nr_record, steps) == 20, "a record's header takes 20 bytes");
+_Static_assert(offsetof(struct nr_record, steps) == 32, "a record's header takes 32 bytes");
 _Static_assert(NR_MAX_WINDOW <= UINT16_MAX, "a window's positions fit 16 bits");
 
 /* What a piece of a row is made of. */

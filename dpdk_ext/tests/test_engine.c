@@ -696,7 +696,7 @@ static void observation_only_steps_are_zero_where_nothing_was_sent(void)
 static void draws_wait_for_the_minimum_and_for_leases(void)
 {
     struct setup setup = setup_of(20, NR_SAMPLER_UNIFORM, 0);
-    setup.tables[0].min_size = 5;
+    setup.tables[0].limits.min_size = 5;
     struct nr_engine *engine = create(&setup);
     struct feed feed = feed_of(engine, 0);
     struct nr_draw_entry entries[4][MAX_DRAW];
@@ -1029,7 +1029,7 @@ static void configurations_are_refused(void)
     REFUSED(bad.tables[0].exponent = NAN);
     REFUSED(bad.tables[0].exponent = INFINITY);
     REFUSED(bad.tables[0].exponent = -0.1);
-    REFUSED(bad.tables[0].min_size = 101);
+    REFUSED(bad.tables[0].limits.min_size = 101);
     REFUSED(bad.tables[0].leases = 0);
     REFUSED(bad.tables[0].window = WINDOW + 1);
     REFUSED(bad.tables[0].window = 0);
@@ -1424,7 +1424,7 @@ static void random_calls(uint64_t operations, uint64_t seed)
                 setup.tables[1] = setup.tables[0];
                 setup.tables[1].sampler = (sampler + 1) % 3;
                 setup.tables[1].capacity = 5;
-                setup.tables[1].min_size = 2;
+                setup.tables[1].limits.min_size = 2;
                 if (is_short)
                     setup.store.steps = 26; /* three rings hold 30 */
                 random_calls_agree_with_the_model(setup, seed + 100 * c + 10 * sampler + (uint64_t)is_short, operations);

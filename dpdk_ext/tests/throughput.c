@@ -25,7 +25,7 @@ static struct nr_store_config store = {
     .step_bytes = STEP, .observation_bytes = FRAME, .window = FRAMES, .in_flight = 64, .streams = 1};
 static struct nr_gather gathers[FRAMES + 1] = {{.source = FRAME, .length = 8, .target = ROW_HEAD - 8}};
 static struct nr_table_config table = {.exponent = 0.6,
-                                       .min_size = 1,
+                                       .limits.min_size = 1,
                                        .leases = 4096,
                                        .window = FRAMES,
                                        .row_bytes = ROW,

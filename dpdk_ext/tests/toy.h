@@ -54,7 +54,7 @@ static inline void toy_spec(struct toy_spec *spec, uint32_t capacity, uint64_t m
         (struct nr_gather){.source = offsetof(struct toy_step, action), .length = 4, .target = offsetof(struct toy_row, action)};
     spec->table = (struct nr_table_config){.capacity = capacity,
                                            .exponent = 1,
-                                           .min_size = min_size,
+                                           .limits.min_size = min_size,
                                            .leases = 4096,
                                            .window = n + 1,
                                            .row_bytes = sizeof(struct toy_row),
