@@ -11,12 +11,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netreplay._binding import ffi, lib
 from netreplay.clients.arguments import is_number, shown
 from netreplay.dtypes import as_tensor
 from netreplay.errors import BadConfigError
 from netreplay.layout import RowLayout
 
 Normalize = Literal["batch", "table"] | None
+_NORMALIZE = {None: lib.NR_NORMALIZE_NONE, "batch": lib.NR_NORMALIZE_BATCH, "table": lib.NR_NORMALIZE_TABLE}
+_HEADS, _FLOATS = ffi.typeof("struct nr_draw_head[]"), ffi.typeof("float[]")
 _HEAD = np.dtype([(name, "<u8") for name in ("number", "size", "total", "max_leaf", "min_leaf")])
 
 
@@ -130,18 +133,18 @@ class Batch:
 
     def _raw_weights(self, beta: float, normalize: Normalize) -> NDArray[np.float32]:
         count = len(self)
-        if beta == 0.0 or not self._draws.prioritized or count == 0:
+        heads, part, prioritized = self._draws
+        if beta == 0.0 or not prioritized or count == 0:
             return np.ones(count, np.float32)
-        probabilities = self._rows["probability"]
-        heads = self._draws.table()
-        if len(heads) == 1:
-            size: Any = float(heads["size"][0])
-        else:
-            size = heads["size"].astype(np.float64).repeat(self._draws.part)[:count]
-        weights: NDArray[np.float64] = (size * probabilities) ** -beta
-        if normalize == "batch":
-            weights /= weights.max()
-        elif normalize == "table":
-            least = heads["size"] * (heads["min_leaf"] / heads["total"].astype(np.float64))
-            weights /= float((least**-beta).max())
-        return weights.astype(np.float32)
+        weights = np.empty(count, np.float32)
+        lib.nr_weights(
+            ffi.from_buffer(self._rows.base),
+            self._layout.row_bytes,
+            count,
+            ffi.from_buffer(_HEADS, heads),
+            part,
+            beta,
+            _NORMALIZE[normalize],
+            ffi.from_buffer(_FLOATS, weights),
+        )
+        return weights
