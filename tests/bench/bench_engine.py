@@ -64,7 +64,12 @@ class Subject:
 
 
 def subject(name: str, size: str, items: int) -> Subject:
-    scripts = {"netreplay": "netreplay_local", "cpprb": "cpprb_buffer", "torchrl": "torchrl_buffer", "memcpy": "netreplay_local"}
+    scripts = {
+        "netreplay": "netreplay_local",
+        "cpprb": "cpprb_buffer",
+        "torchrl": "torchrl_buffer",
+        "memcpy": "netreplay_local",
+    }
     scripts["cpprb, compressed"] = "cpprb_compressed"
     python = Path(sys.executable) if name in ("netreplay", "memcpy") else python_of(name.split(",")[0])
     return Subject(scripts[name], python, "copy" if name == "memcpy" else size, items)
@@ -96,7 +101,10 @@ class Report:
 @pytest.fixture(scope="module")
 def report():
     made = Report()
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "?",
+    )
     made.say(f"\n{cpu}, {os.cpu_count()} cores, L3 {l3_bytes() / 2**20:.0f} MiB, load {os.getloadavg()[0]:.1f}")
     yield made
     made.write()
@@ -127,7 +135,8 @@ def print_times(report: Report, size: str, items: int, times: dict[str, dict[str
         cells = "  ".join(f"{name} {statistics.median(values):9.1f}" for name, values in by_name.items())
         report.say(f"{size:9}{items:>9}  {call:11} us: {cells}")
         report.figures += [
-            {"size": size, "items": items, "call": call, "subject": name, "us": values} for name, values in by_name.items()
+            {"size": size, "items": items, "call": call, "subject": name, "us": values}
+            for name, values in by_name.items()
         ]
 
 
@@ -148,7 +157,9 @@ def test_frames(report):
         subjects = {}
         for name in ("netreplay", "cpprb", "memcpy"):
             subjects[name] = stack.enter_context(subject(name, "atari", ATARI_ITEMS))
-        report.say(f"slab of {ATARI_ITEMS * 7072 / 2**20:.0f} MiB, {ATARI_ITEMS * 7072 / max(l3_bytes(), 1):.0f} times the L3")
+        report.say(
+            f"slab of {ATARI_ITEMS * 7072 / 2**20:.0f} MiB, {ATARI_ITEMS * 7072 / max(l3_bytes(), 1):.0f} times the L3"
+        )
         times = take_turns(subjects, ATARI_CALLS)
         held = {name: one.bytes_per_item for name, one in subjects.items()}
     with subject("cpprb, compressed", "atari", ATARI_ITEMS) as compressed:
@@ -168,7 +179,9 @@ def test_growth(report):
         with subject("netreplay", "cartpole", items) as one:
             values = [one.time("sample_32", 1000) for _ in range(TURNS)]
         medians[items] = statistics.median(values)
-        report.figures.append({"size": "growth", "items": items, "call": "sample_32", "subject": "netreplay", "us": values})
+        report.figures.append(
+            {"size": "growth", "items": items, "call": "sample_32", "subject": "netreplay", "us": values}
+        )
     report.say("sample of 32 by items, us: " + "  ".join(f"{items:.0e}: {us:.1f}" for items, us in medians.items()))
     report.verdict("largest to smallest", max(medians.values()) / min(medians.values()), GROWTH, most=True)
 
@@ -177,7 +190,11 @@ def test_tree(report):
     from placed import program
 
     output = subprocess.run(
-        ["taskset", "-c", str(CLIENT_CORE), str(program("bench_tree"))], capture_output=True, text=True, check=True, timeout=300
+        ["taskset", "-c", str(CLIENT_CORE), str(program("bench_tree"))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     ).stdout
     for line in output.splitlines():
         report.say(line)
@@ -199,7 +216,9 @@ def chart(figures: list[dict[str, Any]]) -> None:
         calls = list(dict.fromkeys(f["call"] for f in rows))
         names = list(dict.fromkeys(f["subject"] for f in rows))
         for place, name in enumerate(names):
-            heights = [statistics.median(next(f["us"] for f in rows if f["call"] == c and f["subject"] == name)) for c in calls]
+            heights = [
+                statistics.median(next(f["us"] for f in rows if f["call"] == c and f["subject"] == name)) for c in calls
+            ]
             at = [index + (place - (len(names) - 1) / 2) * 0.8 / len(names) for index in range(len(calls))]
             bars = axis.bar(at, heights, 0.8 / len(names), label=name)
             axis.bar_label(bars, [f"{h:.3g}" for h in heights], fontsize=7, rotation=90, padding=2)

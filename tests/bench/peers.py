@@ -10,7 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PINS = {
     "cpprb": ("cpprb==11.0.0", "numpy==2.4.6"),
-    "torchrl": ("torch==2.13.0", "torchrl==0.14.0", "tensordict==0.14.3", "numpy==2.4.6", "ninja==1.13.2", "setuptools"),
+    "torchrl": (
+        "torch==2.13.0",
+        "torchrl==0.14.0",
+        "tensordict==0.14.3",
+        "numpy==2.4.6",
+        "ninja==1.13.2",
+        "setuptools",
+    ),
 }
 # The wheel's C++ trees are built for another torch and do not load with this one: built again from the sources in it.
 _TREES = """
@@ -41,6 +48,8 @@ def python_of(name: str) -> Path:
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINS[name])
     if name == "torchrl":
         path = f"{folder / 'bin'}:/usr/bin:/bin"
-        subprocess.run([python, "-c", _TREES], check=True, stdout=subprocess.DEVNULL, env={"PATH": path, "HOME": str(folder)})
+        subprocess.run(
+            [python, "-c", _TREES], check=True, stdout=subprocess.DEVNULL, env={"PATH": path, "HOME": str(folder)}
+        )
     stamp.write_text(wanted)
     return python

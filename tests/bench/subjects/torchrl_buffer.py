@@ -26,7 +26,9 @@ class Buffer:
         self.size, self.items = size, items
         self.random = np.random.default_rng(1)
         storage = LazyTensorStorage(items)
-        self.buffer = TensorDictPrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, storage=storage, batch_size=32, priority_key="td")
+        self.buffer = TensorDictPrioritizedReplayBuffer(
+            alpha=ALPHA, beta=BETA, storage=storage, batch_size=32, priority_key="td"
+        )
         for begin in range(0, items, CHUNK):
             self.buffer.extend(rows(size, min(CHUNK, items - begin), begin))
         for begin in range(0, items, CHUNK):

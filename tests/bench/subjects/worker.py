@@ -38,7 +38,13 @@ def transitions(size: str, count: int, seed: int) -> dict[str, Any]:
         shape = (count, STACK, *FRAME)
         obs, next_obs = (random.integers(0, 256, shape, np.uint8) for _ in range(2))
         act = random.integers(0, 6, count, np.int32)
-    return {"obs": obs, "act": act, "rew": random.random(count, np.float32), "next_obs": next_obs, "done": random.random(count) < 0.01}
+    return {
+        "obs": obs,
+        "act": act,
+        "rew": random.random(count, np.float32),
+        "next_obs": next_obs,
+        "done": random.random(count) < 0.01,
+    }
 
 
 def priorities(count: int, random: np.random.Generator) -> np.ndarray:
