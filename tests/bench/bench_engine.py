@@ -1,7 +1,7 @@
 """The engine in the process against cpprb and TorchRL, from Python to arrays in hand; and how it grows with its items.
 
-One process per subject, all on one core, of which only the measured one runs. Subjects take turns, five times; a time is
-the median of a turn's calls, a ratio the median over turns. Keys and priorities are new in every call. Writes
+One process per subject, all on one core, of which only the measured one runs. Subjects take turns, five times; a time
+is the median of a turn's calls, a ratio the median over turns. Keys and priorities are new in every call. Writes
 build/reports/engine/{table.txt, figures.json, chart.png}.
 """
 

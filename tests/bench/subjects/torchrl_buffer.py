@@ -46,7 +46,8 @@ class Buffer:
     def append_512(self) -> Iterator[Any]:
         many = rows(self.size, CHUNK, 8)
         while True:
-            yield lambda many=many.clone(): self.buffer.extend(many)
+            fresh = many.clone()
+            yield lambda fresh=fresh: self.buffer.extend(fresh)
 
     def sample(self, count: int) -> Iterator[Any]:
         while True:
