@@ -214,6 +214,7 @@ struct nr_draw {
     uint64_t due; /* may be reclaimed from then on */
     uint32_t leased;
     uint32_t reserved;
+    uint64_t pass; /* that its first entry was drawn in; NR_SAMPLER_WITHOUT_REPLACEMENT */
     struct nr_draw_head head;
 };
 
@@ -243,6 +244,7 @@ struct nr_table_info {
     uint64_t size, capacity, min_size;
     uint64_t inserted, sampled, reserved, updated, stale, refused;
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
+    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */

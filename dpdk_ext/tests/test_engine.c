@@ -1024,8 +1024,9 @@ static void configurations_are_refused(void)
     REFUSED(bad.tables[0].store = 1);
     REFUSED(bad.tables[0].capacity = 0);
     REFUSED(bad.tables[0].capacity = UINT32_MAX);
-    REFUSED(bad.tables[0].sampler = 3);
-    REFUSED(bad.tables[0].remover = 1);
+    REFUSED(bad.tables[0].sampler = NR_SAMPLERS);
+    REFUSED(bad.tables[0].sampler = NR_SAMPLER_TOP_K); /* of none */
+    REFUSED(bad.tables[0].remover = NR_REMOVERS);
     REFUSED(bad.tables[0].exponent = NAN);
     REFUSED(bad.tables[0].exponent = INFINITY);
     REFUSED(bad.tables[0].exponent = -0.1);
