@@ -31,7 +31,7 @@ struct nr_removal {
     const struct nr_remover_ops *ops;
     const struct nr_order *order; /* the table's items, oldest first */
     uint32_t walked;              /* `next` of this walk so far; of FIFO the slot that it came to, or NR_NONE */
-    uint32_t passed;              /* FIFO: walks begin after this slot; up to it all items are leased. NR_NONE: at the oldest */
+    uint32_t passed;              /* FIFO: up to this slot all items are leased, for walks that look for others; or NR_NONE */
     union {
         struct nr_dense uniform;
         struct {

@@ -11,12 +11,11 @@ static void init(struct nr_removal *remover, struct nr_arena *arena, const struc
 
 static uint32_t next(struct nr_removal *remover, struct nr_random *random)
 {
-    uint32_t before = remover->walked != NR_NONE ? remover->walked : remover->passed;
-    uint32_t slot = before != NR_NONE ? remover->order->links[before].after : remover->order->oldest;
+    uint32_t before = remover->walked;
 
     (void)random;
-    remover->walked = slot;
-    return slot;
+    remover->walked = before != NR_NONE ? remover->order->links[before].after : remover->order->oldest;
+    return remover->walked;
 }
 
 static void end(struct nr_removal *remover)

@@ -54,6 +54,8 @@ static uint32_t candidate(struct nr_table *table, const struct nr_slab *slab, bo
     bool leading = remover->ops == &nr_remover_fifo; /* all items so far are leased: the next walk need not look at them */
     uint32_t passes = 0, slot;
 
+    if (leading)
+        remover->walked = remover->passed;
     do {
         slot = remover->ops->next(remover, random);
         if (slot == NR_NONE)
