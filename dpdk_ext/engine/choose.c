@@ -10,7 +10,8 @@ struct choice {
     struct nr_draw *draw;
     uint32_t count;  /* entries wanted */
     uint32_t chosen; /* entries drawn: their keys are slots, and their items are counted as sampled */
-    uint32_t first;  /* of these, drawn in the pass of the first */
+    uint32_t first; /* of these, drawn in that pass */
+    uint64_t pass; /* the running one before the draws */
     uint32_t retired; /* items that turned out to be drawn too often already: the limit was lowered since */
 };
 
@@ -46,7 +47,7 @@ static void undo(struct choice *choice)
         if (record->reserved & NR_RECORD_WITHHELD)
             nr_table_show(choice->table, (uint32_t)choice->draw->entries[i].key);
     }
-    nr_selector_rewind(&choice->table->selector, choice->draw->pass, choice->first, choice->chosen, choice->draw->entries);
+    nr_selector_rewind(&choice->table->selector, choice->pass, choice->first, choice->chosen, choice->draw->entries);
     choice->chosen = choice->first = 0;
 }
 
@@ -68,6 +69,7 @@ static void choose_once(struct choice *choice)
     uint32_t most = table->limiter.limits.max_sampled;
 
     choice->draw->pass = nr_selector_pass(selector);
+    choice->pass = nr_selector_running(selector);
     if (selector->ops->distinct) {
         if (choice->count > nr_selector_drawable(selector))
             return;
@@ -90,7 +92,7 @@ static void choose_once(struct choice *choice)
             retire(choice, (uint32_t)entry->key);
         else
             count_in(choice, (uint32_t)entry->key);
-        if (nr_selector_running(selector) == choice->draw->pass)
+        if (nr_selector_running(selector) == choice->pass)
             choice->first = choice->chosen;
     }
 }

@@ -124,7 +124,8 @@ uint64_t nr_selector_running(const struct nr_selector *selector);
 uint64_t nr_selector_pass(const struct nr_selector *selector);
 /* Draws that its passes still allow; UINT64_MAX without passes or without an end to them. */
 uint64_t nr_selector_allowed(const struct nr_selector *selector);
-/* Takes the `count` draws just made back, the `first` first of them of pass `pass`; their keys are slots, all drawable. */
+/* Takes the `count` draws just made back: `pass` ran before them, and the `first` first of them are of it. Their keys are slots, all
+ * drawable. */
 void nr_selector_rewind(struct nr_selector *selector, uint64_t pass, uint32_t first, uint32_t count,
                         const struct nr_draw_entry *drawn);
 

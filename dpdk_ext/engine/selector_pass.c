@@ -105,7 +105,7 @@ uint64_t nr_selector_allowed(const struct nr_selector *selector)
 void nr_selector_rewind(struct nr_selector *selector, uint64_t pass, uint32_t first, uint32_t count,
                         const struct nr_draw_entry *drawn)
 {
-    if (selector->ops != &nr_selector_without_replacement || count == 0)
+    if (selector->ops != &nr_selector_without_replacement)
         return;
     if (selector->pass.pass != pass) { /* it was over, so all others were drawn in it before */
         selector->pass.pass = pass;
