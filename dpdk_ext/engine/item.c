@@ -125,7 +125,7 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
             if (table->remover.ops->update != NULL)
                 table->remover.ops->update(&table->remover, slots[changed], raws[changed]);
             /* A withheld item's priority is kept for the selector until it is drawable again. */
-            changed += ops->update != NULL && (record->reserved & NR_RECORD_WITHHELD) == 0;
+            changed += ops->update != NULL && (table->withheld == 0 || (record->reserved & NR_RECORD_WITHHELD) == 0);
             if (changed == NR_UPDATES_AT_ONCE) {
                 ops->update(selector, changed, slots, raws, &table->saturated);
                 changed = 0;
