@@ -1310,7 +1310,7 @@ static void model_draw(struct model *model)
 
         CHECK((status == NR_WAIT_LIMITER && info.size < info.min_size) ||
               (status == NR_WAIT_EMPTY && (info.total == 0 || (distinct && info.total >> 24 < count) ||
-                                              (config->limits.max_sampled > 0 && wait.have < count))) ||
+                                           (config->limits.max_sampled > 0 && wait.have < count))) ||
               (status == NR_WAIT_LEASES && info.leased + count > model->setup.tables[table].leases) ||
               (status == NR_BAD_COUNT && distinct && count > info.capacity));
         CHECK(nr_is_wait(status) == (wait.reason == status));
@@ -1320,8 +1320,9 @@ static void model_draw(struct model *model)
     CHECK(at->draw.head.size == info.size);
     uint32_t sampler = model->setup.tables[table].sampler;
     /* The head is from before the draws; the info from after them, when items may be withheld. */
-    CHECK(model->setup.tables[table].limits.max_sampled > 0 ||
-          (at->draw.head.total == info.total && at->draw.head.max_leaf == info.max_leaf && at->draw.head.min_leaf == info.min_leaf));
+    CHECK(
+        model->setup.tables[table].limits.max_sampled > 0 ||
+        (at->draw.head.total == info.total && at->draw.head.max_leaf == info.max_leaf && at->draw.head.min_leaf == info.min_leaf));
     for (uint32_t i = 0; i < count; i++) {
         struct model_item *item = model_find(model, at->entries[i].key);
 
