@@ -50,6 +50,8 @@ class TableInfo(NamedTuple):
     """items removed because the table was full"""
     evicted_steps: int
     """items removed because its store had no step free"""
+    evicted_sampled: int
+    """items removed because they were sampled `max_sampled` times"""
     saturated: int
     """priorities cut to the largest or raised to the least leaf"""
     leased: int

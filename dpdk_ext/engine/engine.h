@@ -214,14 +214,17 @@ struct nr_draw {
     uint64_t due; /* may be reclaimed from then on */
     uint32_t leased;
     uint32_t reserved;
+    uint64_t pass; /* that its first entry was drawn in; NR_SAMPLER_WITHOUT_REPLACEMENT */
     struct nr_draw_head head;
 };
 
 enum { NR_SETTLE_RELEASE = 1, NR_SETTLE_COMMIT = 2, NR_SETTLE_REFUND = 4 };
 
 /* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. The entries must stay
- * as they are until the draw is settled. A FIFO table gives its `count` oldest items, and waits (NR_WAIT_EMPTY, need = count) while
- * it has fewer. NR_BAD_COUNT: none, more than the table's leases, or more than a FIFO table's capacity. */
+ * as they are until the draw is settled. FIFO, LIFO and heaps give `count` different items, the same at every call, and wait
+ * (NR_WAIT_EMPTY, have = drawable items, need = count) while there are fewer. With limits.max_sampled an item is withheld with the
+ * last draw that it may have, and leaves when these are committed; NR_WAIT_EMPTY then has what draws the items have left.
+ * NR_BAD_COUNT: none, more than the table's leases, or, of different items, more than its capacity. */
 int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now,
                  struct nr_wait *wait);
 /* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */
@@ -243,6 +246,7 @@ struct nr_table_info {
     uint64_t size, capacity, min_size;
     uint64_t inserted, sampled, reserved, updated, stale, refused;
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
+    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */

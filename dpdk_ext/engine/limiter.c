@@ -1,18 +1,20 @@
 #include "engine/limiter.h"
 
-void nr_limiter_init(struct nr_limiter *limiter, uint64_t min_size)
+void nr_limiter_init(struct nr_limiter *limiter, const struct nr_limits *limits)
 {
-    *limiter = (struct nr_limiter){.min_size = min_size > 0 ? min_size : 1};
+    *limiter = (struct nr_limiter){.limits = *limits};
+    if (limiter->limits.min_size == 0)
+        limiter->limits.min_size = 1;
 }
 
 int nr_limiter_can_sample(const struct nr_limiter *limiter, uint64_t size, uint32_t count, struct nr_wait *wait)
 {
     (void)count;
-    if (size >= limiter->min_size)
+    if (size >= limiter->limits.min_size)
         return NR_OK;
     wait->reason = NR_WAIT_LIMITER;
     wait->have = size;
-    wait->need = limiter->min_size;
+    wait->need = limiter->limits.min_size;
     return NR_WAIT_LIMITER;
 }
 

@@ -11,13 +11,13 @@
 #include "engine/engine.h"
 
 struct nr_limiter {
-    uint64_t min_size;  /* items before anything is drawn, >= 1 */
+    struct nr_limits limits; /* in force now; min_size >= 1 */
     uint64_t inserted;  /* items, ever */
     uint64_t committed; /* samples, ever */
     uint64_t reserved;  /* samples, now */
 };
 
-void nr_limiter_init(struct nr_limiter *limiter, uint64_t min_size);
+void nr_limiter_init(struct nr_limiter *limiter, const struct nr_limits *limits);
 
 /* NR_OK, or NR_WAIT_LIMITER with have/need. `size`: items in the table now. */
 int nr_limiter_can_sample(const struct nr_limiter *limiter, uint64_t size, uint32_t count, struct nr_wait *wait);
