@@ -51,6 +51,8 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     struct nr_selector *selector = &table->selector;
     if (count == 0 || count > table->leases || (selector->ops->distinct && count > table->capacity))
         return NR_BAD_COUNT;
+    if (table->resetting)
+        return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
     int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
     if (status != NR_OK)
         return status;
@@ -87,6 +89,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     draw->count = count;
     draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
     draw->leased = draw->reserved = count;
+    draw->resets = table->resets;
     draw->earlier = table->newest;
     draw->later = NULL;
     if (table->newest != NULL)
@@ -314,7 +317,7 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
         return;
     struct nr_table *table = &engine->tables[draw->table];
     if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND))) {
-        bool taken = (settle & NR_SETTLE_COMMIT) != 0;
+        bool taken = (settle & NR_SETTLE_COMMIT) != 0, counted = draw->resets == table->resets;
 
         for (uint32_t i = 0; i < draw->count; i++) {
             struct nr_record *record = nr_table_find(table, draw->entries[i].key);
@@ -322,10 +325,14 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
             if (record != NULL) {
                 record->reserved--;
                 record->sampled -= !taken;
+            } else if (counted && !taken) {
+                nr_limiter_refunded_gone(&table->limiter);
             }
         }
-        table->limiter.committed += taken ? draw->reserved : 0;
-        table->limiter.reserved -= draw->reserved;
+        if (counted) {
+            table->limiter.committed += taken ? draw->reserved : 0;
+            table->limiter.reserved -= draw->reserved;
+        }
         draw->reserved = 0;
     }
     if (draw->leased > 0 && (settle & NR_SETTLE_RELEASE))

@@ -40,7 +40,7 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
     const struct nr_store_config *store = &config->stores[table->store];
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
            nr_selector_find(table->sampler) != NULL && table->remover == NR_REMOVER_FIFO && isfinite(table->exponent) &&
-           table->exponent >= 0 && table->limits.min_size <= table->capacity && table->window >= 1 &&
+           table->exponent >= 0 && nr_limits_valid(&table->limits, table->capacity) && table->window >= 1 &&
            table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
@@ -158,6 +158,30 @@ void nr_engine_destroy(struct nr_engine *engine)
     }
 }
 
+/* ---- Limits ---- */
+
+int nr_table_limits(const struct nr_engine *engine, uint32_t table_index, struct nr_limits *limits)
+{
+    *limits = (struct nr_limits){0};
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    *limits = engine->tables[table_index].limiter.limits;
+    return NR_OK;
+}
+
+int nr_table_configure(struct nr_engine *engine, uint32_t table_index, const struct nr_limits *limits)
+{
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    struct nr_table *table = &engine->tables[table_index];
+
+    if (!nr_limits_valid(limits, table->capacity))
+        return NR_BAD_LIMITS;
+    nr_limiter_set(&table->limiter, limits);
+    table->progress++;
+    return NR_OK;
+}
+
 /* ---- Looking ---- */
 
 uint32_t nr_engine_store_count(const struct nr_engine *engine)
@@ -204,7 +228,7 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
     *info = (struct nr_table_info){
         .size = table->order.size,
         .capacity = table->capacity,
-        .min_size = table->limiter.min_size,
+        .min_size = table->limiter.limits.min_size,
         .inserted = table->limiter.inserted,
         .sampled = table->limiter.committed,
         .reserved = table->limiter.reserved,
@@ -213,6 +237,14 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .refused = table->refused,
         .evicted_capacity = table->evicted_capacity,
         .evicted_steps = table->evicted_steps,
+        .evicted_deleted = table->evicted_deleted,
+        .evicted_reset = table->evicted_reset,
+        .max_age_ns = table->limiter.limits.max_age_ns,
+        .samples_per_insert = table->limiter.limits.samples_per_insert,
+        .least = table->limiter.limits.least,
+        .most = table->limiter.limits.most,
+        .max_sampled = table->limiter.limits.max_sampled,
+        .versions = table->limiter.limits.versions,
         .saturated = table->saturated,
         .leased = table->leased,
         .total = selector->ops->total(selector),

@@ -28,7 +28,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     table->columns = (uint32_t)offsetof(struct nr_record, steps) + config->window * (uint32_t)sizeof(uint32_t);
     table->stride = nr_arena_stride(table->columns + config->item_bytes);
     table->touch_steps = config->row_bytes <= SMALL_ROW && config->gather_count <= SMALL_COUNT;
-    nr_limiter_init(&table->limiter, config->limits.min_size);
+    nr_limiter_init(&table->limiter, &config->limits);
     table->records = nr_arena_take(arena, table->slots, table->stride);
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
@@ -126,6 +126,7 @@ void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
 
     if (table->passed == slot)
         table->passed = NR_NONE;
+    nr_limiter_left(&table->limiter, record->sampled);
     nr_order_remove(&table->order, slot);
     table->selector.ops->remove(&table->selector, slot);
     nr_extremes_set(&table->extremes, slot, 0);
