@@ -183,7 +183,7 @@ class Table:
         """Lets every item leave, and the limiter count anew; returns when it is done. All keys become stale; streams,
         parameters, the numbers of draws and their random state go on. Meanwhile inserts and draws wait.
 
-        At a timeout (LeavingTimeout) it goes on nevertheless.
+        At a timeout (LeavingTimeout) it goes on nevertheless, once the request has arrived.
         """
         handle = self._replay._handle
         index = handle.plan.table_index[self.name]
