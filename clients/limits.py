@@ -1,4 +1,4 @@
-"""A table's limits, to look at and to change while it is in use. Source: docs/semantics.md 6; docs/engine.md, Limiters."""
+"""A table's limits, to look at and to change while it is in use. Source: docs/semantics.md 6, docs/engine.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New priorities for drawn items, and deletions: from what users pass to one C call, through buffers that are made once.
+"""New priorities for drawn items, and deletions: from what users pass to one C call, through buffers made once.
 
 Source: docs/semantics.md 3 (outcomes). An array that is new each time costs more to export to C than to copy.
 """

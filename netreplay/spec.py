@@ -259,7 +259,9 @@ class TableSpec:
         if self.sampler != order:
             raise _refuse("sampler", self.sampler, f"is not {order!r}, which a limiter of kind {kind!r} wants")
         if limiter.size is not None and limiter.size > self.capacity:
-            raise _refuse("limiter.size", limiter.size, f"is above the capacity of {self.capacity}: items would be lost")
+            raise _refuse(
+                "limiter.size", limiter.size, f"is above the capacity of {self.capacity}: items would be lost"
+            )
         if self.min_size > 1:
             raise _refuse("min_size", self.min_size, f"is above 1: what a {kind} holds can be drawn at once")
         if self.max_sampled not in (None, 1) or isinstance(self.max_sampled, bool):

@@ -65,10 +65,10 @@ static int tables(struct nr_local *local, const struct nr_tables_call *call)
 static int update(struct nr_local *local, struct nr_operation *operation, uint64_t now)
 {
     struct nr_update_call *call = &operation->update;
-    int status =
-        operation->kind == NR_DELETE
-            ? nr_items_delete(local->engine, call->table, call->distinct, call->keys, call->distinct_outcome)
-            : nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities, call->distinct_outcome);
+    int status = operation->kind == NR_DELETE
+                     ? nr_items_delete(local->engine, call->table, call->distinct, call->keys, call->distinct_outcome)
+                     : nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities,
+                                            call->distinct_outcome);
 
     if (status == NR_OK)
         nr_update_finish(call);

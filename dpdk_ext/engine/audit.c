@@ -165,10 +165,11 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     }
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(listed + leftovers + free == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->inserted_before + table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps +
-                                                                   table->evicted_deleted + table->evicted_reset,
+    EXPECT(table->inserted_before + table->limiter.inserted ==
+               listed + table->evicted_capacity + table->evicted_steps + table->evicted_deleted + table->evicted_reset,
            "table %u: inserts and evictions", index);
-    EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits", index);
+    EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits",
+           index);
     EXPECT(table->limiter.inserted == 0 || !table->resetting, "table %u: an insert during a reset", index);
     return audit_priorities(audit, table, index);
 }

@@ -33,7 +33,8 @@ bool nr_limits_valid(const struct nr_limits *limits, uint64_t capacity)
         return false;
     if (spi == 0)
         return true;
-    return fabs(limits->least) <= MOST && fabs(limits->most) <= MOST && limits->least <= limits->most && nr_limits_rows(limits) >= 1;
+    return fabs(limits->least) <= MOST && fabs(limits->most) <= MOST && limits->least <= limits->most &&
+           nr_limits_rows(limits) >= 1;
 }
 
 int nr_limits_merge(struct nr_limits *limits, const struct nr_limits_change *change)

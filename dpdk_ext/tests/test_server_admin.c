@@ -95,8 +95,7 @@ static void limits_change_once_and_those_who_wait_go_on(void)
     expect(driver, insert(driver, 1, session, 1, handle, 0, 2), NR_OK);
     make_sample(&datagram, session, 2, 1, 0, 2, 1);
     expect(driver, post(driver, &datagram, 1), NR_WAIT_LIMITER);
-    make_admin(&first, other, 0, 1, NR_ADMIN_CONFIGURE, 0,
-               &(struct nr_limits_change){.which = NR_LIMIT_MIN_SIZE, .min_size = 2});
+    make_admin(&first, other, 0, 1, NR_ADMIN_CONFIGURE, 0, &(struct nr_limits_change){.which = NR_LIMIT_MIN_SIZE, .min_size = 2});
     CHECK_EQUAL(post(driver, &first, 2), 2);
     CHECK_EQUAL(answer_head(driver, 0)->status, NR_OK);
     const struct nr_limits *limits = (const void *)(answer_state(driver, 0) + 1);
@@ -106,9 +105,8 @@ static void limits_change_once_and_those_who_wait_go_on(void)
 
     /* A ratio: the second item more has to wait for what the sample took. */
     make_admin(&datagram, other, 0, 2, NR_ADMIN_CONFIGURE, 0,
-               &(struct nr_limits_change){.which = NR_LIMIT_SAMPLES_PER_INSERT | NR_LIMIT_ERROR_BUFFER,
-                                          .samples_per_insert = 1,
-                                          .error_buffer = 1});
+               &(struct nr_limits_change){
+                   .which = NR_LIMIT_SAMPLES_PER_INSERT | NR_LIMIT_ERROR_BUFFER, .samples_per_insert = 1, .error_buffer = 1});
     expect(driver, post(driver, &datagram, 2), NR_OK);
     CHECK(table_info(driver, 0).least == 1 && table_info(driver, 0).most == 3);
     expect(driver, insert(driver, 1, session, 2, handle, 2, 2), NR_WAIT_INSERTS);

@@ -571,7 +571,8 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
            " datagrams, %" PRIu64 " lost on the way, %" PRIu64 " doubled, %.3f s simulated, %" PRIu64
            " items lost with %u servers; %" PRIu64 " deleted, %" PRIu64 " resets\n",
            seed, info[0].size + info[1].size, learners[0].batches, learners[1].batches, learners[0].stale, counters.datagrams,
-           counters.lost, counters.duplicated, (double)nr_simulator_now(simulator) / 1e9 - 1, lost, kills, keeper.deleted, keeper.resets);
+           counters.lost, counters.duplicated, (double)nr_simulator_now(simulator) / 1e9 - 1, lost, kills, keeper.deleted,
+           keeper.resets);
     nr_simulator_destroy(simulator);
     for (uint32_t a = 0; a < ACTORS; a++)
         actor_free(&actors[a]);

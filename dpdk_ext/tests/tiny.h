@@ -30,12 +30,8 @@ static inline void tiny_audit(const struct tiny *tiny)
 static inline struct tiny tiny_open(uint32_t capacity, uint32_t sampler, const struct nr_limits *limits)
 {
     static const struct nr_gather gather = {.length = 8, .target = NR_ROW_HEAD};
-    const struct nr_store_config store = {.step_bytes = 8,
-                                          .observation_bytes = 8,
-                                          .steps = capacity + 4096 + 16,
-                                          .window = 1,
-                                          .in_flight = 8,
-                                          .streams = 2};
+    const struct nr_store_config store = {
+        .step_bytes = 8, .observation_bytes = 8, .steps = capacity + 4096 + 16, .window = 1, .in_flight = 8, .streams = 2};
     const struct nr_table_config table = {.capacity = capacity,
                                           .sampler = sampler,
                                           .exponent = 1,
@@ -77,8 +73,8 @@ static inline void tiny_close(struct tiny *tiny)
 static inline int tiny_insert(struct tiny *tiny, double priority, uint64_t *key, struct nr_wait *wait)
 {
     if (tiny->steps == tiny->items) {
-        CHECK_EQUAL(
-            nr_step_write(tiny->engine, tiny->handle, TINY_OWNER, tiny->steps, 8, 0, &tiny->steps, 8, tiny->now, wait), NR_OK);
+        CHECK_EQUAL(nr_step_write(tiny->engine, tiny->handle, TINY_OWNER, tiny->steps, 8, 0, &tiny->steps, 8, tiny->now, wait),
+                    NR_OK);
         tiny->steps++;
     }
     struct nr_item item = {.number = tiny->items, .first_step = tiny->items, .steps = 1, .priority = priority, .columns = ""};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -16,7 +17,9 @@ from netreplay.errors import BadCountError, BadLimitsError, Closed, LimiterTimeo
 
 
 def ratio(samples_per_insert, error_buffer, **options):
-    limiter = f"""limiter = {{kind = "ratio", samples_per_insert = {samples_per_insert}, error_buffer = {error_buffer}}}"""
+    limiter = (
+        f"""limiter = {{kind = "ratio", samples_per_insert = {samples_per_insert}, error_buffer = {error_buffer}}}"""
+    )
     return simple(table=limiter, **options)
 
 
@@ -61,11 +64,7 @@ def test_an_append_blocks_only_when_credits_end_and_says_why(open_replay):
     replay = open_replay(ratio(1, 2, store="in_flight = 8"))  # least -1, most 3
     with replay.learner("t", batch_size=1, timeout=PATIENCE) as learner:
         actor = replay.actor("s", timeout=0.3)
-        value, appended = np.zeros(4, np.float32), 0
-        with pytest.raises(LimiterTimeout, match="samples were taken"):
-            for _ in range(100):
-                actor.append(obs=value, action=0, reward=0.0, terminated=False, truncated=False)
-                appended += 1
+        appended = append_until_it_waits(actor)
         assert 4 < appended < 40
         assert info(replay).size == 3
         for _ in range(appended - 4):  # append n makes item n - 1
@@ -75,20 +74,32 @@ def test_an_append_blocks_only_when_credits_end_and_says_why(open_replay):
         actor.close()
 
 
+def append_until_it_waits(actor):
+    value = np.zeros(4, np.float32)
+    for appended in range(100):
+        try:
+            actor.append(obs=value, action=0, reward=0.0, terminated=False, truncated=False)
+        except LimiterTimeout as error:
+            assert "samples were taken" in str(error)
+            return appended
+    raise AssertionError("it never waited")
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize(("batch", "buffer"), [(4, 8), (8, 8), (1, 4), (12, 16)])
 def test_one_thread_alternates_inserts_and_samples_at_the_ratio(open_replay, prefetch, batch, buffer):
     replay = open_replay(ratio(4, buffer))
-    with replay.actor("s") as actor, replay.learner("t", batch_size=batch, prefetch=prefetch, timeout=PATIENCE) as learner:
-        taken = inserted = 0
+    with (
+        replay.actor("s") as actor,
+        replay.learner("t", batch_size=batch, prefetch=prefetch, timeout=PATIENCE) as learner,
+    ):
+        taken = 0
         begin = time.monotonic()
         for i in range(60):
             feed(actor, 1, first=i)
-            inserted += 1
-            while taken + batch <= 4 * (inserted - 1):
+            while taken + batch <= 4 * i:
                 learner.sample()
                 taken += batch
-        # A call that waited for its own commit until a timer ran out would take 5 ms or more each time.
         assert time.monotonic() - begin < PATIENCE
         assert info(replay).inserted == 60
         wait_until(lambda: info(replay).sampled == taken, "all that was taken is counted")
@@ -163,10 +174,8 @@ def test_closing_ends_inserts_that_wait(open_replay):
     waiting.start()
     time.sleep(0.1)
     begin = time.monotonic()
-    try:
+    with contextlib.suppress(LimiterTimeout):  # what was not stored
         replay.close()
-    except LimiterTimeout:
-        pass  # what was not stored
     waiting.join(PATIENCE)
     assert time.monotonic() - begin < 2.0
     assert isinstance(raised[0], Closed)
@@ -254,7 +263,9 @@ def test_a_limit_that_cannot_be_is_refused_by_name(open_replay, wanted, complain
 def test_what_contradicts_the_limits_in_force_changes_nothing(open_replay, wanted):
     replay = open_replay(simple())
     before = info(replay).limits
-    with pytest.raises(BadLimitsError, match="configure table 't', (samples_per_insert = 2|error_buffer = 5)") as caught:
+    with pytest.raises(
+        BadLimitsError, match=r"configure table 't', (samples_per_insert = 2|error_buffer = 5)"
+    ) as caught:
         replay.table("t").configure(**wanted)
     assert (caught.value.status, caught.value.table, caught.value.limits) == (Status.BAD_LIMITS, "t", wanted)
     assert info(replay).limits == before
@@ -270,7 +281,9 @@ def test_a_ratio_above_its_error_buffer_is_refused(open_replay):
 def test_a_batch_that_could_wait_for_ever_is_refused_with_the_arithmetic(open_replay):
     replay = open_replay(ratio(3, 4))  # least -1, most 7
     replay.learner("t", batch_size=6).close()
-    with pytest.raises(BadCountError, match=r"batch_size: 7 could wait for ever: .* at most 6 are sure to come") as caught:
+    with pytest.raises(
+        BadCountError, match=r"batch_size: 7 could wait for ever: .* at most 6 are sure to come"
+    ) as caught:
         replay.learner("t", batch_size=7)
     assert (caught.value.field, caught.value.value) == ("batch_size", 7)
     replay.table("t").configure(error_buffer=8)
