@@ -156,8 +156,8 @@ class Table:
         Calls that wait take notice at once. samples_per_insert 0 ends a ratio; one that is new wants error_buffer too.
         `size` is that of a queue or stack. math.inf for max_sampled, max_age (seconds) or max_lag: no limit. SpecError
         names the field and value that cannot be, BadLimitsError says that they contradict what is in force; then
-        nothing is changed. What was inserted and sampled so far counts on: a ratio new to an old table may hold one side back
-        until the other has caught up, or reset() is called. The change ends with the server.
+        nothing is changed. What was inserted and sampled so far counts on: a ratio new to an old table may hold one
+        side back until the other has caught up, or reset() is called. The change ends with the server.
         """
         wanted = {
             "min_size": min_size,
