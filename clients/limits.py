@@ -12,6 +12,7 @@ from netreplay.errors import BadCountError, SpecError
 from netreplay.spec import MAX_SAMPLES, MAX_U32, TableSpec
 
 _MAX_AGE = 2**63 / 1e9  # seconds
+_MOST_DRAWS = 2**31 - 1  # of one item
 
 
 class Limits(NamedTuple):
@@ -108,7 +109,7 @@ class _Asked:
 
     def max_sampled(self, value: Any) -> None:
         self._not_of_a_queue("max_sampled", value)
-        most = 0 if value == math.inf else self.whole("max_sampled", value, 1, MAX_U32)
+        most = 0 if value == math.inf else self.whole("max_sampled", value, 1, _MOST_DRAWS)
         self._take("max_sampled", lib.NR_LIMIT_MAX_SAMPLED, most)
 
     def max_age(self, value: Any) -> None:

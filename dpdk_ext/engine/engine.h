@@ -75,7 +75,7 @@ struct nr_limits {
     uint64_t min_size;         /* items before anything is drawn; at least 1 is understood */
     double samples_per_insert; /* > 0; 0: no ratio, and the two that follow are not looked at */
     double least, most;        /* samples; least <= most */
-    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit */
+    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit; <= INT32_MAX */
     uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; 0: all */
     uint64_t max_age_ns;       /* since its insertion; 0: no limit */
 };

@@ -29,7 +29,7 @@ bool nr_limits_valid(const struct nr_limits *limits, uint64_t capacity)
 {
     double spi = limits->samples_per_insert;
 
-    if (limits->min_size > capacity || !(spi >= 0 && spi <= MOST))
+    if (limits->min_size > capacity || limits->max_sampled > INT32_MAX || !(spi >= 0 && spi <= MOST))
         return false;
     if (spi == 0)
         return true;

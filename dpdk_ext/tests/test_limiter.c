@@ -111,6 +111,7 @@ static void limits_that_cannot_be_are_refused(void)
         CHECK(!nr_limits_valid(&bad, 10));                                                                                         \
     } while (0)
     REFUSED(bad.min_size = 11);
+    REFUSED(bad.max_sampled = UINT32_MAX);
     REFUSED(bad.samples_per_insert = -1);
     REFUSED(bad.samples_per_insert = NAN);
     REFUSED(bad.samples_per_insert = INFINITY);
