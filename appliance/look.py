@@ -34,7 +34,7 @@ def _row(info: TableInfo) -> list[str]:
         str(info.inserted),
         str(info.sampled),
         str(info.updated),
-        str(info.evicted_capacity + info.evicted_steps),
+        str(info.evicted_capacity + info.evicted_steps + info.evicted_sampled),
         f"{info.steps}/{info.steps_capacity}",
         human(info.item_bytes_held + info.step_bytes_held),
         f"{info.max_priority:.4g}",

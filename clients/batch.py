@@ -28,7 +28,7 @@ class Draws(NamedTuple):
     part: int
     """rows of each draw but the last"""
     prioritized: bool
-    """whether leaves mean anything: a uniform table's weights are all 1"""
+    """whether leaves follow from priorities: the weights of other samplers are all 1"""
 
     def table(self) -> NDArray[Any]:
         """The heads as records: number, size (items), total, max_leaf, min_leaf (units of 2^-24)."""

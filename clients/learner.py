@@ -20,6 +20,7 @@ from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.limits import check_rows
 from netreplay.clients.updating import Updater, UpdateResult
 from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeout
+from netreplay.spec import DISTINCT_SAMPLERS, WEIGHTED_SAMPLERS
 
 MOST_ROWS = 2**20
 """of one batch, as the C takes them"""
@@ -63,6 +64,15 @@ class Learner:
             raise NoTableError(f"table {shown(table)}: the server has no such table; it has: {known}", value=table)
         batch_size = whole(batch_size, "batch_size", 1, MOST_ROWS)
         prefetch = whole(prefetch, "prefetch", 0, 1024)
+        spec = plan.spec.tables[table]
+        most = min(_PART, spec.capacity)
+        if spec.sampler in DISTINCT_SAMPLERS and batch_size > most:
+            raise BadCountError(
+                f"batch_size: {batch_size} is more than the {most} different items that one draw of the sampler "
+                f"{spec.sampler} gives (table {table!r}: at most {_PART}, and its capacity is {spec.capacity})",
+                field="batch_size",
+                value=batch_size,
+            )
         fits = MOST_PARTS_AHEAD // -(-batch_size // _PART)
         if handle.address.scheme != "local" and prefetch > fits:
             raise BadCountError(
@@ -81,7 +91,7 @@ class Learner:
         self._index = plan.table_index[table]
         self._layout = plan.rows[table]
         self._dtype = self._layout.dtype
-        self._prioritized = plan.spec.tables[table].sampler == "prioritized"
+        self._prioritized = spec.sampler in WEIGHTED_SAMPLERS
         self._pool = Pool(batch_size * self._layout.row_bytes)
         self._started: deque[_Started] = deque()
         self._cell = ffi.new("struct nr_sample **")

@@ -64,6 +64,8 @@ class TableInfo(NamedTuple):
     most: float
     max_sampled: int
     versions: int
+    evicted_sampled: int
+    """items removed because they were sampled `max_sampled` times"""
     saturated: int
     """priorities cut to the largest or raised to the least leaf"""
     leased: int

@@ -1,6 +1,7 @@
 """How much memory a spec takes: defaults of its sizes, and the refusal, with the arithmetic, of what does not fit.
 
-Steps of a store by default: capacity x 1.125 (of its largest table; windows share steps), plus streams x (window - 1 +
+Steps of a store by default: what its largest table holds (capacity x 1.125, as windows share steps; capacity x window
+where the remover is not "fifo", as neighbours need not stay together), plus streams x (window - 1 +
 in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most capacity / 8 (but 1,024 at
 least). Streams by default: as many as fit an eighth of the capacity with their tails, 64 at least and 16,384 at most.
 """
@@ -12,12 +13,17 @@ from pathlib import Path
 
 from netreplay.errors import NoMemoryError, SpecError
 from netreplay.layout import row_layout, step_layout
-from netreplay.spec import DEFAULT_IN_FLIGHT, MAX_STREAMS, MAX_U32, MIN_STREAMS, Spec, StoreSpec
+from netreplay.spec import DEFAULT_IN_FLIGHT, MAX_STREAMS, MAX_U32, MIN_STREAMS, Spec, StoreSpec, TableSpec
 
 
 def store_window(spec: Spec, name: str) -> int:
     """steps of the longest item of any table of the store"""
     return max((table.window.steps for table in spec.tables_of(name).values()), default=1)
+
+
+def _held(table: TableSpec) -> int:
+    """steps that the items of a full table hold"""
+    return table.capacity + -(-table.capacity // 8) if table.remover == "fifo" else table.capacity * table.window.steps
 
 
 def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
@@ -32,7 +38,7 @@ def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
     steps = store.steps
     if steps is None:
         pinned = sum(min(t.leases * t.window.steps, max(t.capacity // 8, 1024)) for t in tables)
-        steps = capacity + -(-capacity // 8) + streams * tail + pinned
+        steps = max((_held(t) for t in tables), default=2) + streams * tail + pinned
     elif steps < tail + window:
         path = f"store.{name}.steps"
         least = f"{tail + window} (window {window} - 1 + in_flight {in_flight} + window {window})"

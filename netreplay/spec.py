@@ -27,11 +27,16 @@ SAMPLERS = (
     "top_k",
     "without_replacement",
 )
+DISTINCT_SAMPLERS = ("fifo", "lifo", "max_heap", "min_heap")
+"""the draws of one batch are different items, the same at every call; so a batch must be one draw of the table"""
+WEIGHTED_SAMPLERS = ("prioritized", "stratified")
+"""items are drawn as often as their priority says, so a batch has weights"""
 REMOVERS = ("fifo", "uniform", "lowest_priority", "oldest")
 LIMITERS = ("min_size", "ratio", "queue", "stack")
 MAX_U32 = 2**32 - 2
 MAX_SAMPLES = 2.0**32  # of one insert, and by which a ratio may be off
 MAX_WINDOW = 4096  # NR_MAX_WINDOW
+MAX_SAMPLED = 2**31 - 1  # one bit of the count means something else
 DEFAULT_IN_FLIGHT = 64
 MAX_STREAMS = 16_384
 MIN_STREAMS = 64
@@ -251,6 +256,7 @@ class TableSpec:
             raise _refuse("window", self.window, "is not a Window")
         if not isinstance(self.limiter, Limiter):
             raise _refuse("limiter", self.limiter, "is not a Limiter")
+        self._check_sampling()
         if self.limiter.kind in ("queue", "stack"):
             self._check_queue(self.limiter)
 
@@ -266,6 +272,22 @@ class TableSpec:
             raise _refuse("min_size", self.min_size, f"is above 1: what a {kind} holds can be drawn at once")
         if self.max_sampled not in (None, 1) or isinstance(self.max_sampled, bool):
             raise _refuse("max_sampled", self.max_sampled, f"is not 1: an item of a {kind} is drawn once")
+
+    def _check_sampling(self) -> None:
+        """`top`, `passes` and `max_sampled`: each where it means something."""
+        if self.sampler == "top_k":
+            if self.top is None:
+                raise _refuse(
+                    "top", None, "is missing: how many of the largest priorities the sampler top_k draws from"
+                )
+            _whole("top", self.top, 1, MAX_U32)
+        elif self.top is not None:
+            raise _refuse("top", self.top, f"goes with the sampler top_k, not with {self.sampler}")
+        _whole("passes", self.passes, 0, MAX_U32)
+        if self.passes and self.sampler != "without_replacement":
+            raise _refuse("passes", self.passes, f"goes with the sampler without_replacement, not with {self.sampler}")
+        if self.max_sampled is not None:
+            _whole("max_sampled", self.max_sampled, 1, MAX_SAMPLED)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 /* Draws: opening them, reading their rows, settling them. */
 #include <string.h>
 
+#include "engine/choose.h"
 #include "engine/space.h"
 #include "engine/state.h"
 #include "engine/view.h"
@@ -33,7 +34,7 @@ static void take_head(const struct nr_table *table, struct nr_draw_head *head)
 {
     const struct nr_selector *selector = &table->selector;
 
-    head->number = table->draws;
+    head->number = table->draws + 1;
     head->size = table->order.size;
     head->total = selector->ops->total(selector);
     head->max_leaf = selector->ops->leaf(selector, nr_extremes_largest(&table->extremes));
@@ -48,23 +49,29 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     if (table_index >= engine->table_count)
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
-    struct nr_selector *selector = &table->selector;
-    if (count == 0 || count > table->leases || (selector->ops->distinct && count > table->capacity))
+    if (count == 0 || count > table->leases || (table->selector.ops->distinct && count > table->capacity))
         return NR_BAD_COUNT;
     if (table->resetting)
         return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
     int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
     if (status != NR_OK)
         return status;
-    if (selector->ops->total(selector) == 0)
-        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, 1);
-    if (selector->ops->distinct && count > table->order.size)
-        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, count);
-    if (!nr_space_for_leases(engine, table, count, now))
-        return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
+    bool limited = table->limiter.limits.max_sampled > 0;
+    do {
+        nr_wait_clear(wait, table_index);
+        status = nr_choose_lacking(table, count, wait);
+        if (status == NR_OK && !nr_space_for_leases(engine, table, count, now))
+            return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
+        take_head(table, &draw->head); /* before the draws, which may withhold items */
+        if (status == NR_OK)
+            status = nr_choose(engine, table, draw, count, wait);
+        /* Draws past due keep items from others: they give way. */
+    } while ((status == NR_WAIT_PASSES || (status == NR_WAIT_EMPTY && table->withheld > 0)) &&
+             nr_space_reclaim(engine, table, now));
+    if (status != NR_OK)
+        return status;
 
     struct nr_draw_entry *entries = draw->entries;
-    selector->ops->sample(selector, &engine->random, count, entries);
     for (uint32_t i = 0; i < count; i++)
         __builtin_prefetch(nr_table_record(table, (uint32_t)entries[i].key), 1);
     const struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
@@ -73,7 +80,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
 
         entries[i].key = record->key;
         record->leases++;
-        record->sampled++;
+        record->sampled += !limited; /* else it is counted already */
         record->reserved++;
         if (table->touch_steps) {
             for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
@@ -84,7 +91,6 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     }
 
     table->draws++;
-    take_head(table, &draw->head);
     draw->table = table_index;
     draw->count = count;
     draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
@@ -292,7 +298,7 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
             table->leftovers--;
             nr_table_give(table, slab, slot);
         } else {
-            table->passed = NR_NONE;
+            table->remover.passed = NR_NONE;
         }
     }
     if (draw->earlier != NULL)
@@ -308,6 +314,57 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
     draw->leased = 0;
 }
 
+/* One entry's reservation is over; `pass` is that it was drawn in. False when its item has left before. */
+static bool settle_entry(struct nr_engine *engine, struct nr_table *table, uint64_t key, bool taken, uint64_t pass)
+{
+    struct nr_record *record = nr_table_find(table, key);
+
+    if (record == NULL)
+        return false;
+    uint32_t slot = nr_table_slot(table, key), most = table->limiter.limits.max_sampled;
+    record->reserved--;
+    record->sampled -= !taken;
+    if (most > 0 && record->sampled - (record->reserved & ~NR_RECORD_WITHHELD) >= most) {
+        nr_table_evict(table, &nr_engine_store_of(engine, table)->slab, slot);
+        table->evicted_sampled++;
+        return true;
+    }
+    if ((record->reserved & NR_RECORD_WITHHELD) && (most == 0 || record->sampled < most))
+        nr_table_show(table, slot);
+    if (!taken && table->selector.ops->give_back != NULL && (record->reserved & NR_RECORD_WITHHELD) == 0)
+        table->selector.ops->give_back(&table->selector, slot, pass);
+    return true;
+}
+
+static void settle_reserved(struct nr_engine *engine, struct nr_table *table, struct nr_draw *draw, bool taken)
+{
+    bool counted = draw->resets == table->resets; /* else of before a reset */
+
+    if (table->limiter.limits.max_sampled > 0 || table->withheld > 0 || (!taken && table->selector.ops->give_back != NULL)) {
+        uint64_t pass = draw->pass;
+
+        for (uint32_t i = 0; i < draw->count; i++) {
+            if (!settle_entry(engine, table, draw->entries[i].key, taken, pass) && !taken && counted)
+                nr_limiter_refunded_gone(&table->limiter);
+            pass += draw->entries[i].probability == 1.0; /* the last of its pass */
+        }
+    } else {
+        for (uint32_t i = 0; i < draw->count; i++) {
+            struct nr_record *record = nr_table_find(table, draw->entries[i].key);
+
+            if (record != NULL) {
+                record->reserved--;
+                record->sampled -= !taken;
+            }
+        }
+    }
+    if (counted) {
+        table->limiter.committed += taken ? draw->reserved : 0;
+        table->limiter.reserved -= draw->reserved;
+    }
+    draw->reserved = 0;
+}
+
 void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle)
 {
     bool ends = ((settle & NR_SETTLE_RELEASE) && draw->leased > 0) ||
@@ -316,25 +373,8 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
     if (!ends)
         return;
     struct nr_table *table = &engine->tables[draw->table];
-    if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND))) {
-        bool taken = (settle & NR_SETTLE_COMMIT) != 0, counted = draw->resets == table->resets;
-
-        for (uint32_t i = 0; i < draw->count; i++) {
-            struct nr_record *record = nr_table_find(table, draw->entries[i].key);
-
-            if (record != NULL) {
-                record->reserved--;
-                record->sampled -= !taken;
-            } else if (counted && !taken) {
-                nr_limiter_refunded_gone(&table->limiter);
-            }
-        }
-        if (counted) {
-            table->limiter.committed += taken ? draw->reserved : 0;
-            table->limiter.reserved -= draw->reserved;
-        }
-        draw->reserved = 0;
-    }
+    if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND)))
+        settle_reserved(engine, table, draw, (settle & NR_SETTLE_COMMIT) != 0);
     if (draw->leased > 0 && (settle & NR_SETTLE_RELEASE))
         release(engine, table, draw);
     table->progress++;

@@ -39,9 +39,10 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
         return false;
     const struct nr_store_config *store = &config->stores[table->store];
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
-           nr_selector_find(table->sampler) != NULL && table->remover == NR_REMOVER_FIFO && isfinite(table->exponent) &&
-           table->exponent >= 0 && nr_limits_valid(&table->limits, table->capacity) && table->window >= 1 &&
-           table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
+           nr_selector_find(table->sampler) != NULL && nr_remover_find(table->remover) != NULL &&
+           (table->sampler != NR_SAMPLER_TOP_K || table->top >= 1) && isfinite(table->exponent) && table->exponent >= 0 &&
+           nr_limits_valid(&table->limits, table->capacity) && table->window >= 1 && table->window <= store->window &&
+           table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
 }
@@ -245,6 +246,7 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .most = table->limiter.limits.most,
         .max_sampled = table->limiter.limits.max_sampled,
         .versions = table->limiter.limits.versions,
+        .evicted_sampled = table->evicted_sampled,
         .saturated = table->saturated,
         .leased = table->leased,
         .total = selector->ops->total(selector),

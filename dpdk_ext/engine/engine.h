@@ -267,6 +267,7 @@ struct nr_draw {
     uint64_t resets; /* of the table before it was opened */
     uint32_t leased;
     uint32_t reserved;
+    uint64_t pass; /* that its first entry was drawn in; NR_SAMPLER_WITHOUT_REPLACEMENT */
     struct nr_draw_head head;
 };
 
@@ -301,6 +302,7 @@ struct nr_table_info {
     uint64_t max_age_ns;                      /* limits in force, as struct nr_limits has them, as are the next four */
     double samples_per_insert, least, most;
     uint32_t max_sampled, versions;
+    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */

@@ -55,7 +55,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
                  : table->order.size == 0 ? 1.0
                                           : nr_extremes_largest(&table->extremes);
     if (table->order.size == table->capacity) {
-        nr_table_evict(table, &store->slab, table->order.oldest);
+        nr_table_evict(table, &store->slab, nr_remover_first(&table->remover, &engine->random));
         table->evicted_capacity++;
     }
     uint32_t slot = nr_table_take(table);
@@ -67,15 +67,12 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         nr_slab_hold(&store->slab, ring[at]);
         at = at + 1 < store->span ? at + 1 : 0;
     }
-    record->born = now;
+    table->born[slot] = now;
     record->anchor = (uint16_t)item->anchor;
     record->length = (uint16_t)item->length;
     if (table->item_bytes > 0)
         memcpy((uint8_t *)record + table->columns, item->columns, table->item_bytes);
-    record->key &= ~NR_KEY_GONE;
-    nr_order_append(&table->order, slot);
-    nr_extremes_set(&table->extremes, slot, raw);
-    table->selector.ops->insert(&table->selector, slot, raw, &table->saturated);
+    nr_table_add(table, slot, raw);
     table->limiter.inserted++;
     table->progress++;
     stream->next_item = item->number + 1;
@@ -92,7 +89,8 @@ static inline void ask(const struct nr_table *table, uint64_t key)
         return;
     __builtin_prefetch(nr_table_record(table, slot));
     nr_extremes_prefetch(&table->extremes, slot);
-    table->selector.ops->prefetch(&table->selector, slot);
+    if (table->selector.ops->prefetch != NULL)
+        table->selector.ops->prefetch(&table->selector, slot);
 }
 
 int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_t count, const uint64_t *keys,
@@ -102,6 +100,7 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
     struct nr_selector *selector = &table->selector;
+    const struct nr_selector_ops *ops = selector->ops;
     uint32_t slots[NR_UPDATES_AT_ONCE], changed = 0;
     double raws[NR_UPDATES_AT_ONCE];
     uint64_t applied = 0;
@@ -111,26 +110,32 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
     for (uint32_t i = 0; i < count; i++) {
         if (count - i > AHEAD)
             ask(table, keys[i + AHEAD]);
+        const struct nr_record *record = nr_table_find(table, keys[i]);
+
         if (!nr_priority_valid(priorities[i])) {
             outcome[i] = NR_OUTCOME_REFUSED;
             table->refused++;
-        } else if (table->resetting || nr_table_find(table, keys[i]) == NULL) {
+        } else if (table->resetting || record == NULL) {
             outcome[i] = NR_OUTCOME_STALE;
             table->stale++;
         } else {
             outcome[i] = NR_APPLIED;
+            applied++;
             slots[changed] = nr_table_slot(table, keys[i]);
             raws[changed] = nr_priority_normal(priorities[i]);
             nr_extremes_set(&table->extremes, slots[changed], raws[changed]);
-            if (++changed == NR_UPDATES_AT_ONCE) {
-                selector->ops->update(selector, changed, slots, raws, &table->saturated);
-                applied += changed;
+            if (table->remover.ops->update != NULL)
+                table->remover.ops->update(&table->remover, slots[changed], raws[changed]);
+            /* A withheld item's priority is kept for the selector until it is drawable again. */
+            changed += ops->update != NULL && (table->withheld == 0 || (record->reserved & NR_RECORD_WITHHELD) == 0);
+            if (changed == NR_UPDATES_AT_ONCE) {
+                ops->update(selector, changed, slots, raws, &table->saturated);
                 changed = 0;
             }
         }
     }
-    selector->ops->update(selector, changed, slots, raws, &table->saturated);
-    applied += changed;
+    if (changed > 0)
+        ops->update(selector, changed, slots, raws, &table->saturated);
     table->updated += applied;
     table->progress += applied > 0;
     return NR_OK;

@@ -1,5 +1,7 @@
 #include "engine/table.h"
 
+#include <string.h>
+
 #include "engine/random.h"
 
 /* Of larger rows the processor's own prefetching is enough. */
@@ -15,7 +17,9 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
         .item_bytes = config->item_bytes,
         .slots = config->capacity + config->leases,
         .free = NR_NONE,
-        .passed = NR_NONE,
+        .version = config->version_offset <= config->item_bytes && config->item_bytes - config->version_offset >= sizeof(uint64_t)
+                       ? config->version_offset
+                       : NR_NONE,
         .capacity = config->capacity,
         .leases = config->leases,
         .window = config->window,
@@ -32,9 +36,11 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     table->records = nr_arena_take(arena, table->slots, table->stride);
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
+    table->born = nr_arena_take(arena, table->slots, sizeof(uint64_t));
     nr_order_init(&table->order, arena, table->slots);
     nr_extremes_init(&table->extremes, arena, table->slots);
-    nr_selector_init(&table->selector, arena, &table->order, config->sampler, table->slots, config->capacity, config->exponent);
+    nr_selector_init(&table->selector, arena, config, table->slots);
+    nr_remover_init(&table->remover, arena, config, &table->order, table->slots);
 }
 
 static void piece_add(struct nr_table *table, uint32_t kind, struct nr_gather gather)
@@ -120,15 +126,51 @@ void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
     table->free = slot;
 }
 
+void nr_table_add(struct nr_table *table, uint32_t slot, double raw)
+{
+    struct nr_record *record = nr_table_record(table, slot);
+
+    record->key &= ~NR_KEY_GONE;
+    nr_order_append(&table->order, slot);
+    nr_extremes_set(&table->extremes, slot, raw);
+    table->selector.ops->insert(&table->selector, slot, raw, &table->saturated);
+    if (table->remover.ops->insert != NULL) {
+        uint64_t version = 0;
+
+        if (table->version != NR_NONE)
+            memcpy(&version, (const uint8_t *)record + table->columns + table->version, sizeof(version));
+        table->remover.ops->insert(&table->remover, slot, raw, version);
+    }
+}
+
+void nr_table_withhold(struct nr_table *table, uint32_t slot)
+{
+    nr_table_record(table, slot)->reserved |= NR_RECORD_WITHHELD;
+    table->withheld++;
+    table->selector.ops->remove(&table->selector, slot);
+}
+
+void nr_table_show(struct nr_table *table, uint32_t slot)
+{
+    nr_table_record(table, slot)->reserved &= ~NR_RECORD_WITHHELD;
+    table->withheld--;
+    nr_selector_show(&table->selector, slot, nr_extremes_get(&table->extremes, slot));
+}
+
 void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
 {
     struct nr_record *record = nr_table_record(table, slot);
 
-    if (table->passed == slot)
-        table->passed = NR_NONE;
+    if (table->remover.passed == slot)
+        table->remover.passed = NR_NONE;
     nr_limiter_left(&table->limiter, record->sampled);
     nr_order_remove(&table->order, slot);
-    table->selector.ops->remove(&table->selector, slot);
+    if (record->reserved & NR_RECORD_WITHHELD)
+        table->withheld--;
+    else
+        table->selector.ops->remove(&table->selector, slot);
+    if (table->remover.ops->remove != NULL)
+        table->remover.ops->remove(&table->remover, slot);
     nr_extremes_set(&table->extremes, slot, 0);
     record->key |= NR_KEY_GONE;
     if (record->leases > 0)

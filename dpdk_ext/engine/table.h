@@ -1,8 +1,9 @@
 /*
  * A table: items over the steps of one store, how they are chosen, and the open draws that lease them.
  *
- * An item's slot is drawable (in the order and in the selector), a leftover (evicted, but leased by a draw, so that its record
- * and its steps stay), or free. There are capacity + leases slots, so an evicted item never stands in an insert's way.
+ * An item's slot is drawable (in the order and in the selector), withheld (in the order only: it was drawn as often as it may be,
+ * and not all of these draws are settled), a leftover (evicted, but leased by a draw, so that its record and its steps stay), or
+ * free. There are capacity + leases slots, so an evicted item never stands in an insert's way.
  */
 #ifndef NR_ENGINE_TABLE_H
 #define NR_ENGINE_TABLE_H
@@ -12,27 +13,30 @@
 #include "engine/extremes.h"
 #include "engine/limiter.h"
 #include "engine/order.h"
+#include "engine/remover.h"
 #include "engine/selector.h"
 #include "engine/slab.h"
 #include "engine/stream.h"
 
-/* nr_record.key: the item is not drawable. Keys have 63 bits, so no key that a client can name is equal to such a one. */
+/* nr_record.key: the item is neither drawable nor withheld. Keys have 63 bits, so no key that a client can name is equal to such a one. */
 #define NR_KEY_GONE ((uint64_t)1 << 63)
 #define NR_KEY_BITS 55 /* of slot and generation; the shard's 8 are above */
 
 /* An item, all that a draw needs: for small windows one cache line. Its columns follow its steps. */
 struct nr_record {
-    uint64_t key;      /* shard, slot and generation; with NR_KEY_GONE unless drawable */
-    uint64_t born;     /* ns; when it was inserted */
+    uint64_t key;      /* shard, slot and generation; with NR_KEY_GONE once it has left */
     uint32_t leases;   /* drawn and not released, over all draws */
     uint32_t sampled;  /* times drawn, refunds taken off */
-    uint32_t reserved; /* of those: not committed yet */
+    uint32_t reserved; /* of those: not committed yet; with NR_RECORD_WITHHELD */
     uint16_t anchor;   /* position in the window of the step whose action is trained */
     uint16_t length;   /* steps from the anchor to the last; the window has anchor + length + 1 */
     uint32_t steps[]; /* slab places of the window; table.window of them, then item_bytes of columns */
 };
 
-_Static_assert(offsetof(struct nr_record, steps) == 32, "a record's header takes 32 bytes");
+/* nr_record.reserved: the item was drawn as often as it may be, and is kept from the selector until that is committed. */
+#define NR_RECORD_WITHHELD ((uint32_t)1 << 31)
+
+_Static_assert(offsetof(struct nr_record, steps) == 24, "a record's header takes 24 bytes");
 _Static_assert(NR_MAX_WINDOW <= UINT16_MAX, "a window's positions fit 16 bits");
 
 /* What a piece of a row is made of. */
@@ -62,14 +66,17 @@ struct nr_table {
     bool touch_steps;         /* rows are small: their steps are prefetched when drawn */
     bool resetting;           /* its items are leaving, see reset.h */
     struct nr_selector selector;
-    struct nr_order order; /* the drawable items */
-    struct nr_extremes extremes; /* raw priorities of the drawable items, by slot */
+    struct nr_order order; /* the drawable and the withheld items */
+    struct nr_extremes extremes; /* their raw priorities, by slot */
+    uint64_t *born;              /* ns; by slot: when the item was inserted; apart from the record, which draws touch */
+    struct nr_removal remover;
 
     /* Space. */
     uint32_t free;          /* a slot that was used and is free again, or NR_NONE; linked by order.links[].after */
     uint32_t leftovers;     /* slots evicted but leased */
-    uint32_t passed;        /* slot: from the oldest item to this one all are leased, or NR_NONE */
-    uint32_t capacity;      /* drawable items */
+    uint32_t withheld;      /* items that wait for their draws to be settled */
+    uint32_t version;       /* bytes into the columns where an item's version stands, or NR_NONE */
+    uint32_t capacity;      /* drawable and withheld items */
     uint32_t leases;        /* most drawn items held */
     uint32_t leased;        /* drawn items held */
     uint32_t window;        /* steps of the longest item */
@@ -87,6 +94,7 @@ struct nr_table {
     uint64_t evicted_deleted, evicted_reset;      /* items that left because a client said so */
     uint64_t inserted_before;                     /* items that the limiter had counted when it was reset */
     uint64_t resets;                              /* begun, ever */
+    uint64_t evicted_sampled;                     /* items that left because they were sampled as often as they may be */
     uint64_t saturated;                           /* leaves cut to the cap or raised to the least */
     uint64_t progress;                            /* see nr_table_progress; what the store freed is added */
 };
@@ -110,7 +118,7 @@ static inline uint32_t nr_record_steps(const struct nr_record *record)
     return (uint32_t)record->anchor + record->length + 1;
 }
 
-/* The record of a drawable item, or NULL. Any key may be asked for. */
+/* The record of a drawable or withheld item, or NULL. Any key may be asked for. */
 static inline struct nr_record *nr_table_find(const struct nr_table *table, uint64_t key)
 {
     uint32_t slot = nr_table_slot(table, key);
@@ -125,7 +133,12 @@ static inline struct nr_record *nr_table_find(const struct nr_table *table, uint
 uint32_t nr_table_take(struct nr_table *table);
 /* Gives back a slot that is neither drawable nor leased, and its hold on its steps. */
 void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot);
-/* Makes a drawable item undrawable; its slot is given back now, or with the last of its leases. */
+/* Makes the record of a taken slot, filled but for its key, a drawable item, the newest. */
+void nr_table_add(struct nr_table *table, uint32_t slot, double raw);
+/* Keeps a drawable item from the selector, and gives it back to it. */
+void nr_table_withhold(struct nr_table *table, uint32_t slot);
+void nr_table_show(struct nr_table *table, uint32_t slot);
+/* Takes a drawable or withheld item out of the table; its slot is given back now, or with the last of its leases. */
 void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot);
 
 #endif
