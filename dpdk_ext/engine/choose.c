@@ -51,13 +51,16 @@ static void undo(struct choice *choice)
     choice->chosen = choice->first = 0;
 }
 
-static void count_in(struct choice *choice, uint32_t slot)
+/* Counts the draw; true if it was the last that its item may have. */
+static bool count_in(struct choice *choice, uint32_t slot)
 {
     struct nr_record *record = nr_table_record(choice->table, slot);
 
     choice->chosen++;
-    if (++record->sampled == choice->table->limiter.limits.max_sampled)
-        nr_table_withhold(choice->table, slot);
+    if (++record->sampled < choice->table->limiter.limits.max_sampled)
+        return false;
+    nr_table_withhold(choice->table, slot);
+    return true;
 }
 
 /* Draws until the entries are full or nothing is left to draw. Items that must leave do so, and are drawn over. */
@@ -83,15 +86,26 @@ static void choose_once(struct choice *choice)
             count_in(choice, (uint32_t)entries[i].key);
         return;
     }
+    /* Many at a time, as they are cheaper so. The first that changes what can be drawn makes those behind it worthless: they are drawn
+     * again, few at a time for a while. Not where a draw leaves something behind. */
+    uint32_t batch = selector->ops->give_back == NULL ? choice->count : 1;
     while (choice->chosen < choice->count && choice->retired < RETIRED && selector->ops->total(selector) > 0 &&
            nr_selector_allowed(selector) > 0) {
-        struct nr_draw_entry *entry = &entries[choice->chosen];
+        uint32_t first = choice->chosen, rest = choice->count - first;
+        struct nr_turn turn = {.first = first, .count = batch < rest ? batch : rest, .of = choice->count};
+        bool changed = false;
 
-        selector->ops->sample(selector, &choice->engine->random, (struct nr_turn){choice->chosen, 1, choice->count}, entry);
-        if (nr_table_record(table, (uint32_t)entry->key)->sampled >= most)
-            retire(choice, (uint32_t)entry->key);
-        else
-            count_in(choice, (uint32_t)entry->key);
+        selector->ops->sample(selector, &choice->engine->random, turn, &entries[first]);
+        for (uint32_t i = 0; i < turn.count && !changed; i++) {
+            uint32_t slot = (uint32_t)entries[first + i].key;
+
+            changed = nr_table_record(table, slot)->sampled >= most;
+            if (changed)
+                retire(choice, slot);
+            else
+                changed = count_in(choice, slot);
+        }
+        batch = changed || selector->ops->give_back != NULL ? 1 : 2 * batch;
         if (nr_selector_running(selector) == choice->pass)
             choice->first = choice->chosen;
     }

@@ -274,8 +274,10 @@ struct nr_draw {
 enum { NR_SETTLE_RELEASE = 1, NR_SETTLE_COMMIT = 2, NR_SETTLE_REFUND = 4 };
 
 /* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. The entries must stay
- * as they are until the draw is settled. A FIFO table gives its `count` oldest items, and waits (NR_WAIT_EMPTY, need = count) while
- * it has fewer. NR_BAD_COUNT: none, more than the table's leases, or more than a FIFO table's capacity. */
+ * as they are until the draw is settled. FIFO, LIFO and heaps give `count` different items, the same at every call, and wait
+ * (NR_WAIT_EMPTY, have = drawable items, need = count) while there are fewer. With limits.max_sampled an item is withheld with the
+ * last draw that it may have, and leaves when these are committed; NR_WAIT_EMPTY then has what draws the items have left.
+ * NR_BAD_COUNT: none, more than the table's leases, or, of different items, more than its capacity. */
 int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now,
                  struct nr_wait *wait);
 /* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */

@@ -1,6 +1,7 @@
 /*
  * What the engine's calls cost, on rows as CartPole has them: 80 bytes, with two observations of 16 bytes out of the steps.
- * usage: bench_engine [ITEMS ...]; default 100000 and 1000000.
+ * The table is prioritized and FIFO; then a draw of 32 of every other sampler, an insert that evicts with every other remover, and
+ * draws where an item may be drawn a limited number of times. usage: bench_engine [ITEMS ...]; default 100000 and 1000000.
  * Medians of many short rounds, and behind them the best tenth, which other work on the machine disturbs less.
  */
 #include <stdio.h>
@@ -156,19 +157,26 @@ static struct cost time_updates(struct bench *bench, bool drawn)
     return cost_of(values);
 }
 
-static void run(uint32_t capacity)
+static const char *const samplers[NR_SAMPLERS] = {
+    "prioritized", "uniform", "fifo", "lifo", "stratified", "max_heap", "min_heap", "top_k", "without_replacement"};
+static const char *const removers[NR_REMOVERS] = {"fifo", "uniform", "lowest_priority", "oldest"};
+
+static void run(uint32_t capacity, uint32_t sampler, uint32_t remover, uint32_t max_sampled)
 {
     struct nr_store_config store = {
         .step_bytes = 26,
         .observation_bytes = 16,
-        .steps = capacity + capacity / 8 + STREAMS * 67,
+        .steps = (remover == NR_REMOVER_FIFO ? capacity + capacity / 8 : capacity * (NSTEP + 1)) + STREAMS * 67,
         .window = NSTEP + 1,
         .in_flight = 64,
         .streams = STREAMS,
     };
     struct nr_table_config table = {
         .capacity = capacity,
-        .sampler = NR_SAMPLER_PRIORITIZED,
+        .sampler = sampler,
+        .remover = remover,
+        .limits.max_sampled = max_sampled,
+        .top = capacity / 10,
         .exponent = 0.6,
         .leases = LEASES,
         .window = NSTEP + 1,
@@ -200,6 +208,21 @@ static void run(uint32_t capacity)
     }
     while (bench.inserted < capacity)
         insert(&bench);
+    if (sampler != NR_SAMPLER_PRIORITIZED || remover != NR_REMOVER_FIFO || max_sampled > 0) {
+        /* Priorities that differ, as after some learning; evicted keys are stale and no matter. */
+        for (uint64_t i = 0; i < capacity; i++) {
+            double priority = uniform(&bench.random);
+            uint8_t outcome;
+
+            CHECK(nr_priorities_update(bench.engine, 0, 1, &bench.keys[i], &priority, &outcome) == NR_OK);
+        }
+        struct cost draw = time_draws(&bench, 32), evicting = time_inserts(&bench);
+        printf("  %-19s %-15s %u: draw of 32 %8.2f (%.2f) us, insert %8.0f (%.0f) ns\n", samplers[sampler], removers[remover],
+               max_sampled, draw.median / 1e3, draw.best / 1e3, evicting.median, evicting.best);
+        nr_engine_destroy(bench.engine);
+        free(bench.keys);
+        return;
+    }
     struct cost mixing = time_updates(&bench, false);
     for (uint64_t done = 0; done < capacity; done += 512 * ROUNDS)
         mixing = time_updates(&bench, false);
@@ -217,13 +240,24 @@ static void run(uint32_t capacity)
     free(bench.keys);
 }
 
+static void run_all(uint32_t capacity)
+{
+    run(capacity, NR_SAMPLER_PRIORITIZED, NR_REMOVER_FIFO, 0);
+    for (uint32_t sampler = 1; sampler < NR_SAMPLERS; sampler++)
+        run(capacity, sampler, NR_REMOVER_FIFO, 0);
+    for (uint32_t remover = 1; remover < NR_REMOVERS; remover++)
+        run(capacity, NR_SAMPLER_PRIORITIZED, remover, 0);
+    run(capacity, NR_SAMPLER_PRIORITIZED, NR_REMOVER_FIFO, 1000000);
+    run(capacity, NR_SAMPLER_FIFO, NR_REMOVER_FIFO, 1000000);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        run(100000);
-        run(1000000);
+        run_all(100000);
+        run_all(1000000);
     }
     for (int i = 1; i < argc; i++)
-        run((uint32_t)atoi(argv[i]));
+        run_all((uint32_t)atoi(argv[i]));
     return 0;
 }

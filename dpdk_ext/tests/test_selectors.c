@@ -172,6 +172,42 @@ static void every_order_of_a_pass_is_as_likely(void)
     c_close(&c);
 }
 
+/* Items that may be drawn once: of six, every three come in every order as often, whatever part of the draws had to be made again. */
+static void draws_under_a_limit_are_one_after_the_other(uint32_t sampler)
+{
+    enum { N = 6 };
+    double hits[N * N * N] = {0}, expected[N * N * N], freedom = 0;
+    struct choosing c;
+
+    c_open(&c, sampler, NR_REMOVER_FIFO, N, 80);
+    c.table.limits.max_sampled = 1;
+    c.table.top = N;
+    c_start(&c);
+    for (uint32_t i = 0; i < N; i++)
+        c_insert(&c, 1, 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct nr_wait wait;
+        struct c_draw *at = &c.draws[0];
+        uint32_t cell = 0;
+
+        at->draw.entries = at->entries;
+        CHECK_EQUAL(nr_draw_open(c.engine, 0, 3, &at->draw, 0, &wait), NR_OK);
+        for (int i = 0; i < 3; i++)
+            cell = cell * N + (uint32_t)(c_find(&c, at->entries[i].key) - c.items);
+        hits[cell]++;
+        nr_draw_settle(c.engine, &at->draw, NR_SETTLE_RELEASE | NR_SETTLE_REFUND);
+    }
+    for (uint32_t i = 0; i < N * N * N; i++) {
+        uint32_t a = i / N / N, b = i / N % N, d = i % N;
+
+        expected[i] = a == b || b == d || a == d ? 0 : ROUNDS / 120.0;
+    }
+    double statistic = chi_square(hits, expected, N * N * N, &freedom);
+    CHECK_EQUAL((int)freedom, 119);
+    check_fit(statistic, freedom);
+    c_close(&c);
+}
+
 /* ---- Rules that one look shows ---- */
 
 static void what_is_zero_is_never_drawn_by_what_looks_at_priorities(void)
@@ -420,6 +456,10 @@ int main(int argc, char **argv)
     probabilities_are_kept(NR_SAMPLER_TOP_K);
     each_stratum_is_drawn_from_as_it_should();
     every_order_of_a_pass_is_as_likely();
+    draws_under_a_limit_are_one_after_the_other(NR_SAMPLER_PRIORITIZED);
+    draws_under_a_limit_are_one_after_the_other(NR_SAMPLER_UNIFORM);
+    draws_under_a_limit_are_one_after_the_other(NR_SAMPLER_TOP_K);
+    draws_under_a_limit_are_one_after_the_other(NR_SAMPLER_WITHOUT_REPLACEMENT);
     random_operations_agree_with_the_model(operations, argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     return 0;
 }
