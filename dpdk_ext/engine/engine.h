@@ -300,11 +300,11 @@ struct nr_table_info {
     uint64_t inserted, sampled, reserved;     /* since the last reset: items; draws taken; draws neither taken nor refunded */
     uint64_t updated, stale, refused;
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
+    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t evicted_deleted, evicted_reset;  /* because a client said so */
     uint64_t max_age_ns;                      /* limits in force, as struct nr_limits has them, as are the next four */
     double samples_per_insert, least, most;
     uint32_t max_sampled, versions;
-    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */
