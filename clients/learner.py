@@ -16,7 +16,8 @@ from netreplay._binding import ffi, first_slice, lib, wait_slices
 from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.batch import Batch, Draws
 from netreplay.clients.buffers import Pool
-from netreplay.clients.handle import Handle
+from netreplay.clients.handle import Handle, remaining
+from netreplay.clients.limits import check_rows
 from netreplay.clients.updating import Updater, UpdateResult
 from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeout
 from netreplay.spec import DISTINCT_SAMPLERS, WEIGHTED_SAMPLERS
@@ -80,6 +81,7 @@ class Learner:
                 field="prefetch",
                 value=prefetch,
             )
+        check_rows(handle, table, batch_size)
         self.table = table
         self.batch_size = batch_size
         self.prefetch = prefetch
@@ -207,18 +209,26 @@ class Learner:
 
     # ---- priorities ----
 
-    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = None) -> UpdateResult:
+    def update_priorities(
+        self, keys: Any, priorities: Any, *, delete: Any = None, timeout: float | None = None
+    ) -> UpdateResult:
         """Sets raw priorities: keys int64 [n] (as batch.keys), priorities [n] finite and >= 0; arrays, tensors,
         sequences.
 
         Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or
-        negative; superseded when the call names the key again later. One bad value harms no other.
+        negative; superseded when the call names the key again later. One bad value harms no other. When all are set,
+        the items of the keys in `delete` leave the table; see Table.delete.
         """
         limit = self._handle.timeout if timeout is None else seconds(timeout)
         with self._lock:
             if not self._open:
                 self._refuse()
-            return self._updater.update(keys, priorities, limit, lambda: self._closing)
+            begin = time.monotonic()
+            result = self._updater.update(keys, priorities, limit, lambda: self._closing)
+            if delete is None:
+                return result
+            deleted = self._updater.delete(delete, remaining(limit, begin), lambda: self._closing)
+            return result._replace(deleted=deleted)
 
     # ---- ending ----
 

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from netreplay._binding import ffi, lib
 from netreplay.clients.actor import CLOSE_SECONDS, Actor
-from netreplay.clients.arguments import shown, whole
+from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
+from netreplay.clients.limits import Limits, configure, limits_of
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
+from netreplay.clients.updating import DeleteResult, Updater
 from netreplay.errors import NetreplayError, NoTableError, NotPicklableError
 from netreplay.spec import Spec
 
@@ -37,19 +39,31 @@ class TableInfo(NamedTuple):
     min_size: int
     """items before anything is drawn"""
     inserted: int
+    """items since the last reset; the next two count from there too"""
     sampled: int
     """draws committed"""
     reserved: int
     """draws on their way: requested and not taken yet"""
     updated: int
     stale: int
-    """updates whose item had left"""
+    """updates and deletions whose item had left"""
     refused: int
     """items and updates refused"""
     evicted_capacity: int
     """items removed because the table was full"""
     evicted_steps: int
     """items removed because its store had no step free"""
+    evicted_deleted: int
+    """items removed by delete()"""
+    evicted_reset: int
+    """items removed by reset()"""
+    max_age_ns: int
+    """limits in force, as are the next five: `limits` shows them better"""
+    samples_per_insert: float
+    least: float
+    most: float
+    max_sampled: int
+    versions: int
     evicted_sampled: int
     """items removed because they were sampled `max_sampled` times"""
     saturated: int
@@ -70,6 +84,11 @@ class TableInfo(NamedTuple):
     """bytes of its items' records"""
     step_bytes_held: int
     """bytes of its store's steps in use"""
+
+    @property
+    def limits(self) -> Limits:
+        """the limits in force"""
+        return limits_of(self)
 
 
 class Ping(NamedTuple):
@@ -112,7 +131,7 @@ class Counters(NamedTuple):
 
 
 class Table:
-    """One table, to look at."""
+    """One table: to look at, and to change while it is in use."""
 
     def __init__(self, replay: Replay, name: str) -> None:
         self._replay, self.name = replay, name
@@ -121,6 +140,58 @@ class Table:
     def info(self, timeout: float | None = None) -> TableInfo:
         """Its numbers now."""
         return self._replay.tables(timeout)[self.name]
+
+    def configure(
+        self,
+        *,
+        min_size: int | None = None,
+        samples_per_insert: float | None = None,
+        error_buffer: float | None = None,
+        size: int | None = None,
+        max_sampled: float | None = None,
+        max_age: float | None = None,
+        max_lag: float | None = None,
+        timeout: float | None = None,
+    ) -> Limits:
+        """Changes limits of the live table, and returns those now in force. None: as it is.
+
+        Calls that wait take notice at once. samples_per_insert 0 ends a ratio; one that is new wants error_buffer too.
+        `size` is that of a queue or stack. math.inf for max_sampled, max_age (seconds) or max_lag: no limit. SpecError
+        names the field and value that cannot be, BadLimitsError says that they contradict what is in force; then
+        nothing is changed. What was inserted and sampled so far counts on: a ratio new to an old table may hold one
+        side back until the other has caught up, or reset() is called. The change ends with the server.
+        """
+        wanted = {
+            "min_size": min_size,
+            "samples_per_insert": samples_per_insert,
+            "error_buffer": error_buffer,
+            "size": size,
+            "max_sampled": max_sampled,
+            "max_age": max_age,
+            "max_lag": max_lag,
+        }
+        return configure(self._replay._handle, self.name, wanted, timeout)
+
+    def delete(self, keys: Any, *, timeout: float | None = None) -> DeleteResult:
+        """Lets items leave at once: keys int64 [n]. Per key: deleted; stale when the item had left before; superseded
+        when the call names the key again later. A batch that holds an item keeps it whole.
+        """
+        handle = self._replay._handle
+        limit = handle.timeout if timeout is None else seconds(timeout)
+        with handle:
+            return Updater(handle, self.name).delete(keys, limit, lambda: False)
+
+    def reset(self, timeout: float | None = None) -> None:
+        """Lets every item leave, and the limiter count anew; returns when it is done. All keys become stale; streams,
+        parameters, the numbers of draws and their random state go on. Meanwhile inserts and draws wait.
+
+        At a timeout (LeavingTimeout) it goes on nevertheless, once the request has arrived.
+        """
+        handle = self._replay._handle
+        index = handle.plan.table_index[self.name]
+        handle.call(
+            f"reset of table {self.name!r}", lambda replay, wait, op: lib.nr_reset(replay, index, wait, op), timeout
+        )
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self._replay.url}>"

@@ -26,15 +26,16 @@ from netreplay.errors import (
     Timeout,
 )
 from netreplay.keys import join_keys, split_keys
-from netreplay.spec import ColumnSpec, ParameterSpec, Spec, StoreSpec, TableSpec, Window
+from netreplay.spec import ColumnSpec, Limiter, ParameterSpec, Spec, StoreSpec, TableSpec, Window
 
 if TYPE_CHECKING:
     from netreplay.clients.actor import Actor
     from netreplay.clients.batch import Batch
     from netreplay.clients.connect import connect
     from netreplay.clients.learner import Learner
+    from netreplay.clients.limits import Limits
     from netreplay.clients.replay import Replay, TableInfo
-    from netreplay.clients.updating import UpdateResult
+    from netreplay.clients.updating import DeleteResult, UpdateResult
 
 __version__: str
 
@@ -45,12 +46,15 @@ __all__ = [
     "Learner",
     "Batch",
     "UpdateResult",
+    "DeleteResult",
     "TableInfo",
+    "Limits",
     "Spec",
     "StoreSpec",
     "ColumnSpec",
     "TableSpec",
     "Window",
+    "Limiter",
     "ParameterSpec",
     "split_keys",
     "join_keys",
@@ -74,6 +78,8 @@ _LAZY = {
     "Actor": "netreplay.clients.actor",
     "Learner": "netreplay.clients.learner",
     "UpdateResult": "netreplay.clients.updating",
+    "DeleteResult": "netreplay.clients.updating",
+    "Limits": "netreplay.clients.limits",
     "Batch": "netreplay.clients.batch",
 }
 

@@ -34,6 +34,7 @@ WEIGHTED_SAMPLERS = ("prioritized", "stratified")
 REMOVERS = ("fifo", "uniform", "lowest_priority", "oldest")
 LIMITERS = ("min_size", "ratio", "queue", "stack")
 MAX_U32 = 2**32 - 2
+MAX_SAMPLES = 2.0**32  # of one insert, and by which a ratio may be off
 MAX_WINDOW = 4096  # NR_MAX_WINDOW
 MAX_SAMPLED = 2**31 - 1  # one bit of the count means something else
 DEFAULT_IN_FLIGHT = 64
@@ -183,6 +184,30 @@ class Limiter:
     size: int | None = None
     """items of a queue or stack"""
 
+    def __post_init__(self) -> None:
+        _choice("kind", self.kind, LIMITERS)
+        own = {"ratio": ("samples_per_insert", "error_buffer"), "queue": ("size",), "stack": ("size",)}
+        wanted = own.get(self.kind, ())
+        for name in ("samples_per_insert", "error_buffer", "size"):
+            value = getattr(self, name)
+            if name in wanted and value is None:
+                raise _refuse(name, None, f"is missing: a limiter of kind {self.kind!r} wants {' and '.join(wanted)}")
+            if name not in wanted and value is not None:
+                raise _refuse(name, value, f"has no meaning for a limiter of kind {self.kind!r}")
+        if self.kind in ("queue", "stack"):
+            _whole("size", self.size, 1, MAX_U32)
+        if self.kind != "ratio":
+            return
+        ratio = _number("samples_per_insert", self.samples_per_insert, 0.0, MAX_SAMPLES)
+        if ratio == 0:
+            raise _refuse("samples_per_insert", self.samples_per_insert, "is not above 0")
+        buffer = _number("error_buffer", self.error_buffer, 0.0, MAX_SAMPLES)
+        if buffer < max(1.0, ratio):
+            least = f"{max(1.0, ratio):g}, the larger of 1 and samples_per_insert"
+            raise _refuse("error_buffer", self.error_buffer, f"is below {least}: inserts and draws could both wait")
+        object.__setattr__(self, "samples_per_insert", ratio)
+        object.__setattr__(self, "error_buffer", buffer)
+
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -229,7 +254,24 @@ class TableSpec:
         _whole("leases", self.leases, 1, 2**24)
         if not isinstance(self.window, Window):
             raise _refuse("window", self.window, "is not a Window")
+        if not isinstance(self.limiter, Limiter):
+            raise _refuse("limiter", self.limiter, "is not a Limiter")
         self._check_sampling()
+        if self.limiter.kind in ("queue", "stack"):
+            self._check_queue(self.limiter)
+
+    def _check_queue(self, limiter: Limiter) -> None:
+        kind, order = limiter.kind, {"queue": "fifo", "stack": "lifo"}[limiter.kind]
+        if self.sampler != order:
+            raise _refuse("sampler", self.sampler, f"is not {order!r}, which a limiter of kind {kind!r} wants")
+        if limiter.size is not None and limiter.size > self.capacity:
+            raise _refuse(
+                "limiter.size", limiter.size, f"is above the capacity of {self.capacity}: items would be lost"
+            )
+        if self.min_size > 1:
+            raise _refuse("min_size", self.min_size, f"is above 1: what a {kind} holds can be drawn at once")
+        if self.max_sampled not in (None, 1) or isinstance(self.max_sampled, bool):
+            raise _refuse("max_sampled", self.max_sampled, f"is not 1: an item of a {kind} is drawn once")
 
     def _check_sampling(self) -> None:
         """`top`, `passes` and `max_sampled`: each where it means something."""

@@ -2,6 +2,7 @@
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
 #include "local.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,6 +10,7 @@
 enum {
     OWNER = 1,          /* of every stream */
     AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
+    LEAVE_ITEMS = 512,     /* that leave in one quantum of a reset */
     RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
 
@@ -54,11 +56,14 @@ static int write_steps(struct nr_actor *actor, uint32_t stream, uint64_t end, ui
     while (actor->written[stream] < end) {
         uint64_t number = actor->written[stream];
         uint32_t total = nr_history_total(&actor->history, stream, number);
+        struct nr_wait wait;
         int status = nr_step_write(engine, actor->stream[stream], OWNER, number, total, 0,
-                                   nr_history_step(&actor->history, stream, number), total, now, &actor->replay->append_wait);
+                                   nr_history_step(&actor->history, stream, number), total, now, &wait);
 
-        if (nr_is_wait(status))
+        if (nr_is_wait(status)) {
+            actor->replay->append_wait = wait;
             return status;
+        }
         actor->written[stream]++;
     }
     return NR_OK;
@@ -72,6 +77,7 @@ static int push_items(struct nr_actor *actor, uint64_t now)
     for (; actor->head < actor->committed; actor->head++) {
         struct nr_formed *formed = nr_actor_item(actor, actor->head);
         uint32_t stream = formed->row;
+        struct nr_wait wait;
         uint64_t key;
         int status = write_steps(actor, stream, formed->item.first_step + formed->item.steps, now);
 
@@ -80,9 +86,11 @@ static int push_items(struct nr_actor *actor, uint64_t now)
         formed->item.number = actor->next_item[stream];
         formed->item.columns = formed->columns;
         status = nr_item_insert(engine, actor->formers->former[formed->former].config.table, actor->stream[stream], OWNER,
-                                &formed->item, now, &key, &actor->replay->append_wait);
-        if (nr_is_wait(status))
+                                &formed->item, now, &key, &wait);
+        if (nr_is_wait(status)) {
+            actor->replay->append_wait = wait;
             return status;
+        }
         actor->next_item[stream]++;
         nr_actor_decide(actor, actor->head, status, key);
     }
@@ -206,10 +214,17 @@ void nr_local_advance(struct nr_local *local, uint64_t now)
     nr_notify(&local->replay);
 }
 
+void nr_local_leave(struct nr_local *local, uint64_t now)
+{
+    if (nr_engine_leaving(local->engine) && !nr_engine_leave(local->engine, LEAVE_ITEMS))
+        nr_local_advance(local, now);
+}
+
 static void local_push(struct nr_actor *actor, uint64_t now)
 {
     struct nr_local *local = nr_local_of(actor->replay);
 
+    nr_local_leave(local, now);
     /* Space that comes free is for those who wait already. */
     if (local->blocked_actors != 0 || push_items(actor, now) != NR_OK)
         local->blocked_actors++;
@@ -238,6 +253,7 @@ static int local_sample_start(struct nr_sample *sample, uint64_t now)
     struct nr_local *local = nr_local_of(sample->replay);
     bool queued = false;
 
+    nr_local_leave(local, now);
     for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
         queued = queued || other->table == sample->table;
     if (!queued)
@@ -288,6 +304,13 @@ static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
     struct nr_local *local = nr_local_of(replay);
 
+    if (nr_engine_leaving(local->engine)) { /* whoever waits works, so that it goes on also when who began it has given up */
+        nr_local_leave(local, now);
+        pthread_mutex_unlock(&replay->mutex);
+        sched_yield();
+        pthread_mutex_lock(&replay->mutex);
+        return;
+    }
     if (local->publications != 0 && until - now > RETRY_NS)
         until = now + RETRY_NS;
     nr_sleep(replay, until);

@@ -20,6 +20,8 @@ static inline struct nr_local *nr_local_of(const struct nr_replay *replay)
 
 /* Something changed in the engine: tries again what waits. */
 void nr_local_advance(struct nr_local *local, uint64_t now);
+/* Goes on with resets, one quantum; what waited for them is tried when they are over. */
+void nr_local_leave(struct nr_local *local, uint64_t now);
 
 /* local_operation.c; as in struct nr_backend */
 int nr_local_operation_start(struct nr_operation *operation, uint64_t now);

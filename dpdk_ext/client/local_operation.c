@@ -65,13 +65,36 @@ static int tables(struct nr_local *local, const struct nr_tables_call *call)
 static int update(struct nr_local *local, struct nr_operation *operation, uint64_t now)
 {
     struct nr_update_call *call = &operation->update;
-    int status =
-        nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities, call->distinct_outcome);
+    int status = operation->kind == NR_DELETE
+                     ? nr_items_delete(local->engine, call->table, call->distinct, call->keys, call->distinct_outcome)
+                     : nr_priorities_update(local->engine, call->table, call->distinct, call->keys, call->priorities,
+                                            call->distinct_outcome);
 
     if (status == NR_OK)
         nr_update_finish(call);
     nr_local_advance(local, now);
     return status;
+}
+
+static int configure(struct nr_local *local, const struct nr_admin_call *call, uint64_t now)
+{
+    int status = nr_table_limits(local->engine, call->table, call->limits);
+
+    if (status == NR_OK)
+        status = nr_limits_merge(call->limits, &call->change);
+    if (status == NR_OK)
+        status = nr_table_configure(local->engine, call->table, call->limits);
+    if (status == NR_OK)
+        status = nr_table_limits(local->engine, call->table, call->limits);
+    nr_local_advance(local, now);
+    return status;
+}
+
+static int left(struct nr_local *local, struct nr_operation *operation, uint64_t now)
+{
+    nr_local_leave(local, now);
+    int status = nr_table_left(local->engine, operation->admin.table, &operation->wait);
+    return nr_is_wait(status) ? NR_PENDING : status;
 }
 
 int nr_local_operation_poll(struct nr_operation *operation, uint64_t now)
@@ -82,6 +105,8 @@ int nr_local_operation_poll(struct nr_operation *operation, uint64_t now)
     case NR_FLUSH:
         operation->wait = operation->replay->append_wait;
         return operation->flush.actor->decided >= operation->flush.target ? NR_OK : NR_PENDING;
+    case NR_RESET:
+        return left(local, operation, now);
     case NR_PUBLISH:
         return publish(local, operation, now);
     default:
@@ -96,7 +121,13 @@ int nr_local_operation_start(struct nr_operation *operation, uint64_t now)
 
     switch (operation->kind) {
     case NR_UPDATE:
+    case NR_DELETE:
         return update(local, operation, now);
+    case NR_CONFIGURE:
+        return configure(local, &operation->admin, now);
+    case NR_RESET:
+        status = nr_table_reset(local->engine, operation->admin.table);
+        return status == NR_OK ? left(local, operation, now) : status;
     case NR_FETCH:
         return fetch(local, operation, now);
     case NR_TABLES:

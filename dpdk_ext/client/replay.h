@@ -164,6 +164,19 @@ void nr_sample_settle(struct nr_sample *sample, int taken);
 int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
               uint8_t *outcome, uint64_t wait_ns, struct nr_operation **operation);
 
+/* Lets items leave. Repeated keys as in nr_update: the last one's outcome counts, the earlier ones are NR_SUPERSEDED. */
+int nr_delete(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, uint8_t *outcome, uint64_t wait_ns,
+              struct nr_operation **operation);
+
+/* ---- Tables as a whole ---- */
+
+/* Changes limits of a table; whoever waits for them takes notice. *limits is what is in force then, set when final; it must stay valid
+ * until then. NR_BAD_LIMITS: nothing was changed. */
+int nr_configure(struct nr_replay *replay, uint32_t table, const struct nr_limits_change *change, struct nr_limits *limits,
+                 uint64_t wait_ns, struct nr_operation **operation);
+/* Lets every item of a table leave; final when all have. Given up, it goes on nevertheless. */
+int nr_reset(struct nr_replay *replay, uint32_t table, uint64_t wait_ns, struct nr_operation **operation);
+
 /* ---- Parameters, looking ---- */
 
 /* `bytes` must stay until final. The replay keeps a copy and publishes it again to a new incarnation of the server.

@@ -199,7 +199,7 @@ struct nr_sample {
 
 /* ---- Operations ---- */
 
-enum nr_operation_kind { NR_FLUSH, NR_UPDATE, NR_PUBLISH, NR_FETCH, NR_TABLES, NR_PING };
+enum nr_operation_kind { NR_FLUSH, NR_UPDATE, NR_DELETE, NR_CONFIGURE, NR_RESET, NR_PUBLISH, NR_FETCH, NR_TABLES, NR_PING };
 
 /* Memory that stays with its operation from use to use. */
 struct nr_scratch {
@@ -212,17 +212,23 @@ struct nr_flush_call {
     uint64_t target; /* items below must be decided */
 };
 
-/* An update with its repeated keys taken out. */
+/* An update, or a deletion, with its repeated keys taken out. */
 struct nr_update_call {
     uint32_t table;
     uint32_t count; /* of the caller's arrays */
     uint8_t *outcome;
     const uint64_t *keys; /* [distinct]; the caller's own arrays when nothing was repeated */
-    const double *priorities;
+    const double *priorities; /* NULL of a deletion */
     uint8_t *distinct_outcome;
     const uint32_t *place; /* [distinct] indices into the caller's arrays; NULL: the same */
     uint32_t distinct;
     uint32_t sent;         /* network: keys that have a request */
+};
+
+struct nr_admin_call {
+    struct nr_limits_change change; /* NR_CONFIGURE */
+    struct nr_limits *limits;       /* the caller's; NR_CONFIGURE */
+    uint32_t table;
 };
 
 struct nr_publish_call {
@@ -263,6 +269,7 @@ struct nr_operation {
     union {
         struct nr_flush_call flush;
         struct nr_update_call update;
+        struct nr_admin_call admin;
         struct nr_publish_call publish;
         struct nr_fetch_call fetch;
         struct nr_tables_call tables;

@@ -130,7 +130,7 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         EXPECT(before == NULL || before->due <= draw->due, "table %u: draws are not by age", index);
         EXPECT(draw->later != NULL || table->newest == draw, "table %u: newest draw", index);
         leased += draw->leased;
-        reserved += draw->reserved;
+        reserved += draw->resets == table->resets ? draw->reserved : 0;
         for (uint32_t i = 0; i < draw->count; i++) {
             uint32_t slot = nr_table_slot(table, draw->entries[i].key);
 
@@ -190,8 +190,13 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(withheld == table->withheld, "table %u: withheld", index);
     EXPECT(listed + leftovers + unused == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps + table->evicted_sampled,
+    EXPECT(table->inserted_before + table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps +
+                                                                   table->evicted_sampled + table->evicted_deleted +
+                                                                   table->evicted_reset,
            "table %u: inserts and evictions", index);
+    EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits",
+           index);
+    EXPECT(table->limiter.inserted == 0 || !table->resetting, "table %u: an insert during a reset", index);
     uint8_t *held = calloc(table->slots, 1);
     int status = held == NULL ? NR_NO_MEMORY : audit_priorities(audit, table, index, held);
     if (status == NR_OK) {
@@ -297,6 +302,7 @@ static int audit_store(const struct audit *audit, const struct nr_engine *engine
 int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size)
 {
     struct audit audit = {message, size};
+    uint32_t resetting = 0;
     int status = NR_OK;
 
     if (size > 0)
@@ -311,5 +317,9 @@ int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size)
         if (set->buffers[0].length > set->room || set->buffers[1].length > set->room)
             status = broken(&audit, "set %u: longer than its room", i);
     }
+    for (uint32_t i = 0; i < engine->table_count; i++)
+        resetting += engine->tables[i].resetting;
+    if (status == NR_OK && resetting != engine->resetting)
+        status = broken(&audit, "%u tables are being reset, %u are counted", resetting, engine->resetting);
     return status;
 }

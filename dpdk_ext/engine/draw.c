@@ -51,6 +51,8 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     struct nr_table *table = &engine->tables[table_index];
     if (count == 0 || count > table->leases || (table->selector.ops->distinct && count > table->capacity))
         return NR_BAD_COUNT;
+    if (table->resetting)
+        return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
     int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
     if (status != NR_OK)
         return status;
@@ -93,6 +95,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     draw->count = count;
     draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
     draw->leased = draw->reserved = count;
+    draw->resets = table->resets;
     draw->earlier = table->newest;
     draw->later = NULL;
     if (table->newest != NULL)
@@ -311,34 +314,38 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
     draw->leased = 0;
 }
 
-/* One entry's reservation is over; `pass` is that it was drawn in. */
-static void settle_entry(struct nr_engine *engine, struct nr_table *table, uint64_t key, bool taken, uint64_t pass)
+/* One entry's reservation is over; `pass` is that it was drawn in. False when its item has left before. */
+static bool settle_entry(struct nr_engine *engine, struct nr_table *table, uint64_t key, bool taken, uint64_t pass)
 {
     struct nr_record *record = nr_table_find(table, key);
 
     if (record == NULL)
-        return;
+        return false;
     uint32_t slot = nr_table_slot(table, key), most = table->limiter.limits.max_sampled;
     record->reserved--;
     record->sampled -= !taken;
     if (most > 0 && record->sampled - (record->reserved & ~NR_RECORD_WITHHELD) >= most) {
         nr_table_evict(table, &nr_engine_store_of(engine, table)->slab, slot);
         table->evicted_sampled++;
-        return;
+        return true;
     }
     if ((record->reserved & NR_RECORD_WITHHELD) && (most == 0 || record->sampled < most))
         nr_table_show(table, slot);
     if (!taken && table->selector.ops->give_back != NULL && (record->reserved & NR_RECORD_WITHHELD) == 0)
         table->selector.ops->give_back(&table->selector, slot, pass);
+    return true;
 }
 
 static void settle_reserved(struct nr_engine *engine, struct nr_table *table, struct nr_draw *draw, bool taken)
 {
+    bool counted = draw->resets == table->resets; /* else of before a reset */
+
     if (table->limiter.limits.max_sampled > 0 || table->withheld > 0 || (!taken && table->selector.ops->give_back != NULL)) {
         uint64_t pass = draw->pass;
 
         for (uint32_t i = 0; i < draw->count; i++) {
-            settle_entry(engine, table, draw->entries[i].key, taken, pass);
+            if (!settle_entry(engine, table, draw->entries[i].key, taken, pass) && !taken && counted)
+                nr_limiter_refunded_gone(&table->limiter);
             pass += draw->entries[i].probability == 1.0; /* the last of its pass */
         }
     } else {
@@ -351,8 +358,10 @@ static void settle_reserved(struct nr_engine *engine, struct nr_table *table, st
             }
         }
     }
-    table->limiter.committed += taken ? draw->reserved : 0;
-    table->limiter.reserved -= draw->reserved;
+    if (counted) {
+        table->limiter.committed += taken ? draw->reserved : 0;
+        table->limiter.reserved -= draw->reserved;
+    }
     draw->reserved = 0;
 }
 

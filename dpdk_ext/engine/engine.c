@@ -41,7 +41,7 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
            nr_selector_find(table->sampler) != NULL && nr_remover_find(table->remover) != NULL &&
            (table->sampler != NR_SAMPLER_TOP_K || table->top >= 1) && isfinite(table->exponent) && table->exponent >= 0 &&
-           table->limits.min_size <= table->capacity && table->window >= 1 && table->window <= store->window &&
+           nr_limits_valid(&table->limits, table->capacity) && table->window >= 1 && table->window <= store->window &&
            table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
@@ -159,6 +159,30 @@ void nr_engine_destroy(struct nr_engine *engine)
     }
 }
 
+/* ---- Limits ---- */
+
+int nr_table_limits(const struct nr_engine *engine, uint32_t table_index, struct nr_limits *limits)
+{
+    *limits = (struct nr_limits){0};
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    *limits = engine->tables[table_index].limiter.limits;
+    return NR_OK;
+}
+
+int nr_table_configure(struct nr_engine *engine, uint32_t table_index, const struct nr_limits *limits)
+{
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    struct nr_table *table = &engine->tables[table_index];
+
+    if (!nr_limits_valid(limits, table->capacity))
+        return NR_BAD_LIMITS;
+    nr_limiter_set(&table->limiter, limits);
+    table->progress++;
+    return NR_OK;
+}
+
 /* ---- Looking ---- */
 
 uint32_t nr_engine_store_count(const struct nr_engine *engine)
@@ -214,6 +238,14 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .refused = table->refused,
         .evicted_capacity = table->evicted_capacity,
         .evicted_steps = table->evicted_steps,
+        .evicted_deleted = table->evicted_deleted,
+        .evicted_reset = table->evicted_reset,
+        .max_age_ns = table->limiter.limits.max_age_ns,
+        .samples_per_insert = table->limiter.limits.samples_per_insert,
+        .least = table->limiter.limits.least,
+        .most = table->limiter.limits.most,
+        .max_sampled = table->limiter.limits.max_sampled,
+        .versions = table->limiter.limits.versions,
         .evicted_sampled = table->evicted_sampled,
         .saturated = table->saturated,
         .leased = table->leased,

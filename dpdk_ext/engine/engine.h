@@ -75,9 +75,32 @@ struct nr_limits {
     uint64_t min_size;         /* items before anything is drawn; at least 1 is understood */
     double samples_per_insert; /* > 0; 0: no ratio, and the two that follow are not looked at */
     double least, most;        /* samples; least <= most */
-    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit */
+    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit; <= INT32_MAX */
     uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; 0: all */
     uint64_t max_age_ns;       /* since its insertion; 0: no limit */
+};
+
+/* Some of them changed. Without `error_buffer` or `size` a ratio keeps its error buffer. */
+enum nr_limit {
+    NR_LIMIT_MIN_SIZE = 1,
+    NR_LIMIT_SAMPLES_PER_INSERT = 2, /* 0: no ratio any more */
+    NR_LIMIT_ERROR_BUFFER = 4,       /* least, most = min_size x samples_per_insert -+ error_buffer */
+    NR_LIMIT_SIZE = 8,               /* of a queue: least = 0, most = size */
+    NR_LIMIT_MAX_SAMPLED = 16,
+    NR_LIMIT_VERSIONS = 32,
+    NR_LIMIT_MAX_AGE = 64,
+    NR_LIMIT_ALL = 127
+};
+struct nr_limits_change {
+    uint32_t which;            /* NR_LIMIT_*: of the others below nothing is looked at */
+    uint32_t max_sampled;      /* as in struct nr_limits, as are all that have its names */
+    uint64_t min_size;
+    double samples_per_insert;
+    double error_buffer;       /* samples */
+    uint64_t size;             /* items */
+    uint64_t max_age_ns;
+    uint32_t versions;
+    uint32_t pad;              /* 0 */
 };
 
 struct nr_table_config {
@@ -189,6 +212,35 @@ enum nr_outcome { NR_APPLIED = 0, NR_OUTCOME_STALE = 1, NR_OUTCOME_REFUSED = 2, 
 int nr_priorities_update(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
                          uint8_t *outcome);
 
+/* Items leave at once; outcome[i] is NR_APPLIED or NR_OUTCOME_STALE. Of a key named twice the second is stale. A draw that holds the
+ * item keeps it readable. */
+int nr_items_delete(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, uint8_t *outcome);
+
+/* ---- Limits, resets ---- */
+
+/* Limits that a table of this capacity can have: finite, not contradicting each other, and never such that both inserts and a draw
+ * of one item would have to wait. */
+bool nr_limits_valid(const struct nr_limits *limits, uint64_t capacity);
+/* Items of the largest draw that inserts can always make possible, whatever else is drawn. */
+double nr_limits_rows(const struct nr_limits *limits);
+/* Changes them; NR_BAD_LIMITS: a ratio that is new wants an error buffer or a size, which nothing else may have. Whether the result
+ * is valid is not looked at. */
+int nr_limits_merge(struct nr_limits *limits, const struct nr_limits_change *change);
+
+/* In force. NR_NO_TABLE. */
+int nr_table_limits(const struct nr_engine *engine, uint32_t table, struct nr_limits *limits);
+/* Puts all limits of the table in force at once; what was counted so far stays. NR_NO_TABLE, NR_BAD_LIMITS. */
+int nr_table_configure(struct nr_engine *engine, uint32_t table, const struct nr_limits *limits);
+
+/* Begins to let every item leave, unless that is going on; the limiter's counts begin anew and open draws count for nothing any
+ * more. Streams, the number of the draws and the random state go on. */
+int nr_table_reset(struct nr_engine *engine, uint32_t table);
+/* NR_OK, or NR_WAIT_LEAVING while a reset is going on. */
+int nr_table_left(const struct nr_engine *engine, uint32_t table, struct nr_wait *wait);
+/* Goes on with the resets of all tables, up to `budget` items; true while any is left. */
+bool nr_engine_leave(struct nr_engine *engine, uint32_t budget);
+bool nr_engine_leaving(const struct nr_engine *engine);
+
 /* ---- Draws ---- */
 
 struct nr_draw_entry {
@@ -212,6 +264,7 @@ struct nr_draw {
     uint32_t table;
     uint32_t count;
     uint64_t due; /* may be reclaimed from then on */
+    uint64_t resets; /* of the table before it was opened */
     uint32_t leased;
     uint32_t reserved;
     uint64_t pass; /* that its first entry was drawn in; NR_SAMPLER_WITHOUT_REPLACEMENT */
@@ -244,9 +297,14 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
 
 struct nr_table_info {
     uint64_t size, capacity, min_size;
-    uint64_t inserted, sampled, reserved, updated, stale, refused;
+    uint64_t inserted, sampled, reserved;     /* since the last reset: items; draws taken; draws neither taken nor refunded */
+    uint64_t updated, stale, refused;
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
     uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
+    uint64_t evicted_deleted, evicted_reset;  /* because a client said so */
+    uint64_t max_age_ns;                      /* limits in force, as struct nr_limits has them, as are the next four */
+    double samples_per_insert, least, most;
+    uint32_t max_sampled, versions;
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */

@@ -44,6 +44,8 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         return nr_wait_for(wait, NR_WAIT_STEPS, whole, item->steps);
     if (status != NR_OK)
         return refuse(table, stream, item->number, status);
+    if (table->resetting)
+        return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
     status = nr_limiter_can_insert(&table->limiter, table->order.size, wait);
     if (status != NR_OK)
         return status;
@@ -113,7 +115,7 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
         if (!nr_priority_valid(priorities[i])) {
             outcome[i] = NR_OUTCOME_REFUSED;
             table->refused++;
-        } else if (record == NULL) {
+        } else if (table->resetting || record == NULL) {
             outcome[i] = NR_OUTCOME_STALE;
             table->stale++;
         } else {

@@ -38,6 +38,7 @@ enum nr_status {
     NR_RESTART = 40,       /* the parameters being read were replaced: read the newer ones */
     NR_LEASE_EXPIRED = 41, /* the draw was reclaimed before all its bytes were read */
     NR_BAD_COUNT = 42,     /* zero, or above a limit of protocol/wire.h */
+    NR_BAD_LIMITS = 43,    /* a table's limits contradict each other, or its capacity */
 
     /* Refusals of the conversation. */
     NR_MALFORMED = 60,

@@ -163,6 +163,7 @@ void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
 
     if (table->remover.passed == slot)
         table->remover.passed = NR_NONE;
+    nr_limiter_left(&table->limiter, record->sampled);
     nr_order_remove(&table->order, slot);
     if (record->reserved & NR_RECORD_WITHHELD)
         table->withheld--;

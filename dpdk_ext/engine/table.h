@@ -64,6 +64,7 @@ struct nr_table {
     uint32_t fresh;           /* slots from here on were never used */
     uint32_t slots;           /* capacity + leases */
     bool touch_steps;         /* rows are small: their steps are prefetched when drawn */
+    bool resetting;           /* its items are leaving, see reset.h */
     struct nr_selector selector;
     struct nr_order order; /* the drawable and the withheld items */
     struct nr_extremes extremes; /* their raw priorities, by slot */
@@ -90,6 +91,9 @@ struct nr_table {
     uint64_t draws;                               /* opened, ever */
     uint64_t updated, stale, refused;             /* priorities applied; for items gone; refused items and priorities */
     uint64_t evicted_capacity, evicted_steps;     /* items that left because places, or steps, ran out */
+    uint64_t evicted_deleted, evicted_reset;      /* items that left because a client said so */
+    uint64_t inserted_before;                     /* items that the limiter had counted when it was reset */
+    uint64_t resets;                              /* begun, ever */
     uint64_t evicted_sampled;                     /* items that left because they were sampled as often as they may be */
     uint64_t saturated;                           /* leaves cut to the cap or raised to the least */
     uint64_t progress;                            /* see nr_table_progress; what the store freed is added */

@@ -226,7 +226,7 @@ static bool work(struct nr_appliance *appliance)
 /* What is done now and then, whether datagrams come or not. */
 static void tend(struct nr_appliance *appliance, uint64_t now)
 {
-    if (now - appliance->swept >= SWEEP_NS) {
+    if (now - appliance->swept >= SWEEP_NS || nr_engine_leaving(appliance->engine)) {
         nr_server_sweep(appliance->server, now, &appliance->outbox);
         flush(&appliance->outbox);
         appliance->swept = now;
@@ -239,7 +239,7 @@ static void idle(struct nr_appliance *appliance, uint64_t now)
 {
     uint64_t quiet = now - appliance->last;
 
-    if (appliance->busy || quiet < SPIN_NS) {
+    if (appliance->busy || quiet < SPIN_NS || nr_engine_leaving(appliance->engine)) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif

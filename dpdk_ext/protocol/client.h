@@ -77,6 +77,16 @@ void nr_client_settle(struct nr_client *client, struct nr_request *request, bool
 struct nr_request *nr_client_update(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys,
                                     const double *priorities, uint8_t *outcome, uint64_t now);
 
+/* The same for keys whose items are to leave. */
+struct nr_request *nr_client_delete(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys,
+                                    uint8_t *outcome, uint64_t now);
+
+/* One whose answer is lost with its session is asked for again in the next. */
+struct nr_request *nr_client_configure(struct nr_client *client, uint32_t table, const struct nr_limits_change *change,
+                                       uint64_t now);
+void nr_request_limits(const struct nr_request *request, struct nr_limits *limits); /* in force, when NR_OK */
+struct nr_request *nr_client_reset(struct nr_client *client, uint32_t table, uint64_t now); /* final when every item has left */
+
 /* `bytes` are copied (and kept for a new incarnation). */
 struct nr_request *nr_client_publish(struct nr_client *client, uint32_t set, const void *bytes, uint64_t length, uint64_t expect,
                                      uint64_t now);

@@ -122,6 +122,11 @@ struct nr_request {
             uint8_t *outcome;
         };
         struct {
+            uint32_t kind; /* enum nr_admin_kind */
+            struct nr_limits_change change;
+            struct nr_limits limits; /* result */
+        } admin;
+        struct {
             uint8_t *bytes; /* of a publication: the set's copy in `saved` when internal, else its own */
             uint64_t length, base, expect;
             uint32_t publication;
@@ -315,13 +320,17 @@ void nr_publish_again(struct nr_client *client);
 void nr_keepalive(struct nr_client *client, uint64_t now);
 bool nr_keepalive_wanted(const struct nr_client *client);
 
+/* client_admin.c */
+extern const struct nr_call nr_call_delete, nr_call_admin;
+
 /* client_settle.c */
 extern const struct nr_call nr_call_settle;
 void nr_settle_due(struct nr_client *client, uint32_t slot, uint8_t settle, uint64_t now);
 uint32_t nr_settle_collect(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_delivered(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_undelivered(struct nr_client *client, struct nr_request *carrier);
-void nr_settle_hurry(struct nr_client *client); /* what is due waits no longer for a SAMPLE */
+/* What is due waits no longer for a SAMPLE. */
+void nr_settle_hurry(struct nr_client *client);
 void nr_settle_send(struct nr_client *client, uint64_t now);
 uint64_t nr_settle_wakeup(const struct nr_client *client);
 

@@ -372,6 +372,8 @@ void nr_request_answer(struct nr_client *client, struct nr_request *request, con
         request->wait.table = state.table;
         request->wait.have = state.have;
         request->wait.need = state.need;
+        if (request->wait.reason == NR_WAIT_INSERTS)
+            nr_settle_hurry(client); /* perhaps it is these samples that the table waits for */
         if (!whole && nr_is_wait(header->status))
             request->hold = now + repeat_interval(request);
         client->progress++; /* the reason may be asked for */

@@ -14,6 +14,7 @@ enum {
     NR_RETRY_NS = 10 * 1000 * 1000,     /* a queue's head is tried again after it, though nothing seems to have changed */
     NR_SWEEP_SESSIONS = 64,             /* that one sweep looks at */
     NR_SWEEP_DEATHS = 4,                /* that one sweep ends */
+    NR_LEAVE_ITEMS = 512,               /* of tables being reset: that leave in one quantum, well below 1 ms */
     NR_ITEM_MEMORY = sizeof(struct nr_wire_item) + NR_MAX_ITEM_COLUMNS, /* of an item that waits for its turn */
     NR_STATUSES_AT = NR_INSERT_ITEMS * NR_ITEM_MEMORY,                  /* uint8 of each decided item */
     NR_APPLIED_AT = NR_STATUSES_AT + NR_INSERT_ITEMS,                   /* uint16 of each fragment: records applied */
@@ -47,11 +48,11 @@ struct nr_arrival {
 };
 
 /* What a request waits in: one queue of its table and kind. */
-enum nr_waiting { NR_NOT_WAITING = 0, NR_WAITING_INSERT = 1, NR_WAITING_SAMPLE = 2, NR_WAITING_KINDS = 2 };
+enum nr_waiting { NR_NOT_WAITING = 0, NR_WAITING_INSERT = 1, NR_WAITING_SAMPLE = 2, NR_WAITING_ADMIN = 3, NR_WAITING_KINDS = 3 };
 
 /* The last request of a slot. Its memory (NR_SLOT_BYTES) holds, by operation: INSERT: items that are not decided, keys of those
- * that are, their statuses, and the counts of applied records; SAMPLE: struct nr_draw_entry; UPDATE: outcomes; STREAMS and
- * PUBLISH: the result. */
+ * that are, their statuses, and the counts of applied records; SAMPLE: struct nr_draw_entry; UPDATE and DELETE: outcomes;
+ * STREAMS, PUBLISH and ADMIN: the result. */
 struct nr_slot {
     uint32_t request;      /* number; 0 and operation 0: none yet */
     uint8_t operation;     /* enum nr_operation_code */
@@ -60,7 +61,7 @@ struct nr_slot {
     uint64_t taken;        /* bit i: fragment i has been taken */
     uint16_t status;       /* as struct nr_wire_state says it */
     uint16_t result_bytes; /* at the start of the memory, once status is NR_OK */
-    uint32_t table;        /* whose queue it waits in; of a SAMPLE also else */
+    uint32_t table;        /* whose queue it waits in; of a SAMPLE and an ADMIN also else */
     uint32_t earlier, later; /* neighbours in that queue, by place; NR_NOWHERE: none */
     uint64_t received;       /* ns, of the last datagram of the request */
     uint32_t echo;           /* of the same */
@@ -161,7 +162,7 @@ struct nr_server {
     struct nr_random random;
     struct nr_server_config config;
     struct nr_server_counters counters;
-    uint64_t keys[NR_UPDATE_KEYS]; /* of one UPDATE datagram */
+    uint64_t keys[NR_UPDATE_KEYS]; /* of one UPDATE or DELETE datagram */
     double priorities[NR_UPDATE_KEYS];
 };
 
@@ -241,7 +242,8 @@ void nr_server_sample(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_settle(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_read(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_message(struct nr_server *server, struct nr_arrival *arrival); /* FETCH, SPEC, TABLES */
-void nr_server_update(struct nr_server *server, struct nr_arrival *arrival);
+void nr_server_update(struct nr_server *server, struct nr_arrival *arrival); /* UPDATE, DELETE */
+void nr_server_admin(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_publish(struct nr_server *server, struct nr_arrival *arrival);
 
 /* server_insert.c: goes on with an INSERT whose turn it is. True when it left the queue that it stood first in. */
@@ -250,6 +252,10 @@ bool nr_server_insert_again(struct nr_server *server, struct nr_session *session
 /* server_sample.c: tries a draw. True unless it has to wait. */
 bool nr_server_sample_again(struct nr_server *server, struct nr_session *session, struct nr_slot *slot, uint64_t now,
                             struct nr_outbox *outbox);
+
+/* server_admin.c: looks whether it is done. True unless it has to wait. */
+bool nr_server_admin_again(struct nr_server *server, struct nr_session *session, struct nr_slot *slot, uint64_t now,
+                           struct nr_outbox *outbox);
 
 /* server_read.c */
 static inline bool nr_server_is_message(const struct nr_slot *slot)

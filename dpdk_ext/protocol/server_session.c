@@ -163,6 +163,7 @@ void nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *o
         server->counters.sessions_swept++;
         deaths++;
     }
+    nr_engine_leave(server->engine, NR_LEAVE_ITEMS);
     nr_server_pump(server, now, outbox);
 }
 

@@ -33,7 +33,7 @@ enum nr_wire_limits {
     NR_MAX_FRAGMENTS = 64,      /* datagrams of one request: the bits of a received map */
     NR_INSERT_ITEMS = 48,       /* items of one INSERT */
     NR_SAMPLE_ROWS = 256,       /* rows of one SAMPLE: 16 bytes each are kept in the slot */
-    NR_UPDATE_KEYS = 1024,      /* keys of one UPDATE */
+    NR_UPDATE_KEYS = 1024,      /* keys of one UPDATE or DELETE */
     NR_STREAMS_PER_REQUEST = 32,
     NR_SETTLES_PER_REQUEST = 15,
     NR_MAX_WANTED = 64,         /* datagrams of response that one request may ask for */
@@ -55,7 +55,9 @@ enum nr_operation_code {
     NR_OP_SPEC = 12,
     NR_OP_TABLES = 13,
     NR_OP_PING = 14,
-    NR_OP_LAST = 14,
+    NR_OP_DELETE = 15,
+    NR_OP_ADMIN = 17,
+    NR_OP_LAST = 17,
     NR_OP_RESPONSE = 0x80,
 };
 
@@ -246,6 +248,21 @@ struct nr_wire_priority {
     double priority;
 };
 static_assert(sizeof(struct nr_wire_priority) == 16, "priority");
+
+/* DELETE: struct nr_wire_update, then uint64 keys; else as UPDATE. */
+
+/* ADMIN: what changes a table as a whole, in one datagram. The kind says what follows; the result is the kind's too. A kind that the
+ * server does not know is answered NR_MALFORMED and does nothing. */
+enum nr_admin_kind {
+    NR_ADMIN_CONFIGURE = 1, /* struct nr_limits_change. Result: struct nr_limits, in force from then on. NR_BAD_LIMITS */
+    NR_ADMIN_RESET = 2,     /* nothing. Waits (NR_WAIT_LEAVING) until every item has left. No result */
+};
+struct nr_wire_admin {
+    uint32_t kind; /* enum nr_admin_kind */
+    uint32_t table;
+};
+static_assert(sizeof(struct nr_wire_admin) == 8, "admin");
+static_assert(sizeof(struct nr_limits_change) == 56 && sizeof(struct nr_limits) == 48, "limits go on the wire as they are");
 
 /* PUBLISH: bytes [offset, offset + rest of body) of a publication of `bytes`. A publication may take several PUBLISH requests;
  * (session, set, publication) names it, and the numbers rise within session and set. Result: struct nr_wire_version, 0 while
