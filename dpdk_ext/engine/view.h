@@ -1,8 +1,14 @@
-/* Which step of a window a gather reads. One rule for the engine's sampled rows and the client's staged ones. */
+/* Which steps of a window a gather reads. One rule for the engine's sampled rows and the client's staged ones. */
 #ifndef NR_ENGINE_VIEW_H
 #define NR_ENGINE_VIEW_H
 
 #include "engine.h"
+
+/* Bytes that the gather fills in the row. */
+static inline uint64_t nr_gather_bytes(const struct nr_gather *gather)
+{
+    return (uint64_t)gather->length * ((uint64_t)gather->more + 1);
+}
 
 /* Position in the window, for an item whose anchor lies `anchor` steps in and whose last step is anchor + length: a stack that
  * reaches before the window's first step repeats that one, and what lies past the last repeats the last. */
@@ -12,6 +18,18 @@ static inline uint32_t nr_gather_step(const struct nr_gather *gather, uint32_t a
     int64_t step = (gather->from_end ? last : (int64_t)anchor) + gather->delta;
 
     return step < 0 ? 0 : step > last ? (uint32_t)last : (uint32_t)step;
+}
+
+/* The same for piece i of a run. False: it is zeros. */
+static inline bool nr_gather_piece(const struct nr_gather *gather, uint32_t i, uint32_t anchor, uint32_t length, uint32_t *step)
+{
+    int64_t last = (int64_t)anchor + length;
+    int64_t at = (gather->from_end ? last : (int64_t)anchor) + gather->delta + i;
+
+    if (gather->inside && (at < anchor || at >= last))
+        return false;
+    *step = at < 0 ? 0 : at > last ? (uint32_t)last : (uint32_t)at;
+    return true;
 }
 
 #endif
