@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from netreplay.clients.connect import connect
     from netreplay.clients.learner import Learner
     from netreplay.clients.replay import Replay, TableInfo
+    from netreplay.clients.sequences import nstep_returns, sequence_priority
     from netreplay.clients.updating import UpdateResult
 
 __version__: str
@@ -52,6 +53,8 @@ __all__ = [
     "TableSpec",
     "Window",
     "ParameterSpec",
+    "nstep_returns",
+    "sequence_priority",
     "split_keys",
     "join_keys",
     "errors",
@@ -75,6 +78,8 @@ _LAZY = {
     "Learner": "netreplay.clients.learner",
     "UpdateResult": "netreplay.clients.updating",
     "Batch": "netreplay.clients.batch",
+    "nstep_returns": "netreplay.clients.sequences",
+    "sequence_priority": "netreplay.clients.sequences",
 }
 
 
