@@ -123,22 +123,82 @@ static inline void copy(uint8_t *target, const uint8_t *source, uint32_t length)
     }
 }
 
+/* `count` pieces of a run that have steps of their own, one copy each. `length` is a constant where this is called for the usual
+ * sizes, so that a copy is a load and a store. */
+static inline void copy_steps(const uint8_t *source, uint64_t stride, const uint32_t *steps, uint32_t count, uint32_t length,
+                              uint8_t *target)
+{
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(target + (size_t)i * length, source + steps[i] * stride, length);
+}
+
+/* Part of one piece of a run. */
+static void copy_piece(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                       uint32_t skip, uint32_t length, uint8_t *target)
+{
+    uint32_t step;
+
+    if (nr_gather_piece(gather, i, record->anchor, record->length, &step))
+        memcpy(target, nr_slab_step(slab, record->steps[step]) + gather->source + skip, length);
+    else
+        memset(target, 0, length);
+}
+
+/* Pieces [i, end) of a run. */
+static void copy_pieces(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                        uint32_t end, uint8_t *target)
+{
+    const struct nr_gather_own own = nr_gather_own(gather, record->anchor, record->length);
+    uint32_t length = gather->length;
+
+    for (; i < end && i < own.first; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+    if (i < own.stop && i < end) {
+        uint32_t count = (own.stop < end ? own.stop : end) - i;
+        const uint32_t *steps = &record->steps[own.step + i - own.first];
+        const uint8_t *source = nr_slab_step(slab, 0) + gather->source;
+
+        switch (length) {
+        case 1:
+            copy_steps(source, slab->stride, steps, count, 1, target);
+            break;
+        case 4:
+            copy_steps(source, slab->stride, steps, count, 4, target);
+            break;
+        case 8:
+            copy_steps(source, slab->stride, steps, count, 8, target);
+            break;
+        case 16:
+            copy_steps(source, slab->stride, steps, count, 16, target);
+            break;
+        default:
+            copy_steps(source, slab->stride, steps, count, length, target);
+        }
+        i += count;
+        target += (size_t)count * length;
+    }
+    for (; i < end; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+}
+
 /* Bytes [from, to) of a run. */
 static void copy_run(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t from,
                      uint32_t to, uint8_t *target)
 {
-    uint32_t skip = from % gather->length;
+    uint32_t length = gather->length, i = from / length, skip = from % length;
 
-    for (uint32_t i = from / gather->length; from < to; i++, skip = 0) {
-        uint32_t length = gather->length - skip < to - from ? gather->length - skip : to - from, step;
+    if (skip != 0) {
+        uint32_t part = length - skip < to - from ? length - skip : to - from;
 
-        if (nr_gather_piece(gather, i, record->anchor, record->length, &step))
-            copy(target, nr_slab_step(slab, record->steps[step]) + gather->source + skip, length);
-        else
-            memset(target, 0, length);
-        target += length;
-        from += length;
+        copy_piece(slab, gather, record, i++, skip, part, target);
+        target += part;
+        from += part;
     }
+    uint32_t whole = (to - from) / length, rest = (to - from) % length;
+
+    copy_pieces(slab, gather, record, i, i + whole, target);
+    if (rest != 0)
+        copy_piece(slab, gather, record, i + whole, 0, rest, target + (size_t)whole * length);
 }
 
 /* A whole row; its first pieces are always the head and, if there are any, the columns. */
