@@ -53,7 +53,7 @@ class ActorCounters(NamedTuple):
     episodes: int
     """episodes ended"""
     truncated_dropped: int
-    """anchors that made no item: truncated with n below the stack, or an end of an episode that end = "drop" left out"""
+    """anchors that made no item: truncated with n below the stack, or an episode's end that end = "drop" left out"""
     lost: int
     """acknowledged items that a restarted server no longer has"""
     reconnects: int

@@ -76,8 +76,8 @@ class Learner:
         drawn = min(batch_size, _PART) * self._layout.row_bytes
         if handle.address.scheme != "local" and drawn > MOST_BYTES:
             raise BadCountError(
-                f"batch_size: {batch_size} makes draws of {drawn} bytes (rows of {self._layout.row_bytes}), and one may "
-                f"have {MOST_BYTES}",
+                f"batch_size: {batch_size} makes draws of {drawn} bytes, and one may have {MOST_BYTES} "
+                f"(rows of {self._layout.row_bytes})",
                 field="batch_size",
                 value=batch_size,
             )

@@ -70,7 +70,7 @@ def _returns(reward: NDArray[Any], terminated: NDArray[Any], mask: NDArray[Any],
         # What lies behind the end is zero, and changes no sum.
         total[:, : steps - i] += math.pow(gamma, i) * reward[:, i:].astype(np.float64)
     powers = np.array([math.pow(gamma, i) for i in range(min(n, steps) + 1)], np.float64).astype(np.float32)
-    over = terminated.any(axis=1)[:, None] & (length == ahead)
+    over = np.any(terminated, axis=1, keepdims=True) & (length == ahead)
     discount = np.where(mask & ~over, powers[length], np.float32(0))
     return Returns(np.where(mask, total, 0.0).astype(np.float32), discount, length)
 

@@ -285,9 +285,7 @@ class _Rows:
         if self.window.sequential:
             steps = self.window.reach
             delta, from_end = (1 - stack, 0) if self.window.pad == "tail" else (1 - stack - steps, 1)
-            self.gathers.append(
-                Gather(delta, from_end, column.offset, column.bytes, self.offset, steps + stack - 1)
-            )
+            self.gathers.append(Gather(delta, from_end, column.offset, column.bytes, self.offset, steps + stack - 1))
             strides = (column.bytes, *packed(shape, ColumnType(column.dtype).size))
             for name, first in (("obs", 0), ("next_obs", 1)):
                 at = self.offset + first * column.bytes

@@ -1,8 +1,8 @@
 """How much memory a spec takes: defaults of its sizes, and the refusal, with the arithmetic, of what does not fit.
 
 Steps of a store by default: those that the items of its largest table hold, x 1.125, plus streams x (window - 1 +
-in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most an eighth of what the table's
-items hold (but 1,024 at least). A table's items hold capacity x stride steps, since windows share steps (the stride of
+in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most an eighth of what the
+table's items hold (but 1,024 at least). A table's items hold capacity x stride steps, since windows share steps (the stride of
 n-step items is 1), and at most capacity x window. Streams by default: as many as fit an eighth of the steps with their
 tails, 64 at least and 16,384 at most.
 """

@@ -126,7 +126,7 @@ class Window:
     start: int = 0
     """sequence: position of the first item's first step in its episode"""
     pad: str = "tail"
-    """sequence, episode: where an item of fewer than `length` steps is filled up: at the "tail" or the "head" of the row"""
+    """sequence, episode: where an item of fewer than `length` steps is filled up: its "tail" or its "head\""""
     end: str = "pad"
     """sequence: what becomes of steps at an episode's end that no full item holds: "pad" makes a shorter item, "drop"
     none, "shift" a full one that reaches back further (a shorter one where the episode has no `length` steps)"""
@@ -168,7 +168,9 @@ class Window:
         if self.steps > MAX_WINDOW:
             raise _refuse("stack", self.stack, f"and length = {length} make a window above {MAX_WINDOW} steps")
         if self.kind == "sequence":
-            object.__setattr__(self, "stride", _whole("stride", length if self.stride is None else self.stride, 1, MAX_U32))
+            object.__setattr__(
+                self, "stride", _whole("stride", length if self.stride is None else self.stride, 1, MAX_U32)
+            )
         if self.burn_in >= length:
             raise _refuse("burn_in", self.burn_in, f"leaves none of the {length} steps to learn from")
         if _whole("n", self.n, 1, MAX_WINDOW) > length:
@@ -356,7 +358,9 @@ class Spec:
             for column in table.window.columns or ():
                 if column not in columns:
                     known = ", ".join(columns)
-                    raise _refuse(f"table.{name}.window.columns", column, f"is none that rows can show; those are: {known}")
+                    raise _refuse(
+                        f"table.{name}.window.columns", column, f"is none that rows can show; those are: {known}"
+                    )
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Spec:
