@@ -2,9 +2,10 @@
 
 Steps of a store by default: those that the items of its largest table hold, x 1.125, plus streams x (window - 1 +
 in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most an eighth of what the
-table's items hold (but 1,024 at least). A table's items hold capacity x stride steps, since windows share steps (the stride of
-n-step items is 1), and at most capacity x window. Streams by default: as many as fit an eighth of the steps with their
-tails, 64 at least and 16,384 at most.
+table's items hold (but 1,024 at least). A table's items hold capacity x stride steps, since windows share steps (the
+stride of n-step items is 1), at most capacity x window; the latter when items leave by chance or by priority, as their
+neighbours may stay. Streams by default: as many as fit an eighth of the steps with their tails, 64 at least and 16,384
+at most.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def store_window(spec: Spec, name: str) -> int:
 
 
 def held_steps(table: TableSpec) -> int:
-    """steps that a full table's items hold, when episodes are long and the oldest items leave first"""
-    return table.capacity * min(table.window.advance, table.window.steps)
+    """steps that a full table's items hold, when episodes are long"""
+    alone = table.remover in ("uniform", "lowest_priority")
+    return table.capacity * (table.window.steps if alone else min(table.window.advance, table.window.steps))
 
 
 def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
