@@ -23,14 +23,14 @@ void nr_arena_close(struct nr_arena *arena);
 /* Zeroed memory for `count` elements of `size` bytes on a cache line boundary; NULL while only reckoning. */
 void *nr_arena_take(struct nr_arena *arena, uint64_t count, uint64_t size);
 
-/* The stride that an array of `bytes` long elements has: whole cache lines where that costs at most an eighth, else the next
+/* The stride that an array of `bytes` long elements has: whole cache lines where that costs at most a seventh, else the next
  * multiple of 8, so that a small element is not blown up to a line. */
 static inline uint32_t nr_arena_stride(uint32_t bytes)
 {
     uint32_t tight = (bytes + 7) / 8 * 8;
     uint32_t lines = (bytes + NR_CACHE_LINE - 1) / NR_CACHE_LINE * NR_CACHE_LINE;
 
-    return lines - tight <= tight / 8 ? lines : tight;
+    return lines - tight <= tight / 7 ? lines : tight;
 }
 
 #endif

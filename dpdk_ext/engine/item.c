@@ -65,7 +65,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         nr_slab_hold(&store->slab, ring[at]);
         at = at + 1 < store->span ? at + 1 : 0;
     }
-    record->born = now;
+    table->born[slot] = now;
     record->anchor = (uint16_t)item->anchor;
     record->length = (uint16_t)item->length;
     if (table->item_bytes > 0)

@@ -33,6 +33,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     table->records = nr_arena_take(arena, table->slots, table->stride);
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
+    table->born = nr_arena_take(arena, table->slots, sizeof(uint64_t));
     nr_order_init(&table->order, arena, table->slots);
     nr_extremes_init(&table->extremes, arena, table->slots);
     nr_selector_init(&table->selector, arena, &table->order, config->sampler, table->slots, config->capacity, config->exponent);

@@ -23,7 +23,6 @@
 /* An item, all that a draw needs: for small windows one cache line. Its columns follow its steps. */
 struct nr_record {
     uint64_t key;      /* shard, slot and generation; with NR_KEY_GONE unless drawable */
-    uint64_t born;     /* ns; when it was inserted */
     uint32_t leases;   /* drawn and not released, over all draws */
     uint32_t sampled;  /* times drawn, refunds taken off */
     uint32_t reserved; /* of those: not committed yet */
@@ -32,7 +31,7 @@ struct nr_record {
     uint32_t steps[]; /* slab places of the window; table.window of them, then item_bytes of columns */
 };
 
-_Static_assert(offsetof(struct nr_record, steps) == 32, "a record's header takes 32 bytes");
+_Static_assert(offsetof(struct nr_record, steps) == 24, "a record's header takes 24 bytes");
 _Static_assert(NR_MAX_WINDOW <= UINT16_MAX, "a window's positions fit 16 bits");
 
 /* What a piece of a row is made of. */
@@ -69,6 +68,7 @@ struct nr_table {
     struct nr_selector selector;
     struct nr_order order; /* the drawable items */
     struct nr_extremes extremes; /* raw priorities of the drawable items, by slot */
+    uint64_t *born;              /* ns; by slot: when the item was inserted; apart from the record, which draws touch */
 
     /* Space. */
     uint32_t free;          /* a slot that was used and is free again, or NR_NONE; linked by order.links[].after */
