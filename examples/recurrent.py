@@ -1,6 +1,7 @@
 """R2D2 in small, in one process: sequences that overlap, burn-in, n-step returns, a priority for each sequence.
 
-The agent sees CartPole's positions without their velocities, so that it has to remember. No server is needed; with a
+The agent sees CartPole's positions without their velocities, so that it has to remember. It shows the calls: the 150
+episodes that it plays by default, in a minute or two, are too few to learn from. No server is needed; with a
 URL it uses one that was started with `netreplay serve -c examples/sequences.toml --listen ... --auth off`.
 """
 
