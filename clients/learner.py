@@ -24,6 +24,8 @@ from netreplay.spec import DISTINCT_SAMPLERS, WEIGHTED_SAMPLERS
 
 MOST_ROWS = 2**20
 """of one batch, as the C takes them"""
+MOST_BYTES = 2**32 - 1 - 48
+"""of one draw's rows: offsets on the wire have 32 bits, and a message begins with its head"""
 MOST_PARTS_AHEAD = 32
 """draws of up to 256 rows that one learner may want ahead: prefetch * ceil(batch_size / 256).
 
@@ -82,6 +84,15 @@ class Learner:
                 value=prefetch,
             )
         check_rows(handle, table, batch_size)
+        self._layout = plan.rows[table]
+        drawn = min(batch_size, _PART) * self._layout.row_bytes
+        if handle.address.scheme != "local" and drawn > MOST_BYTES:
+            raise BadCountError(
+                f"batch_size: {batch_size} makes draws of {drawn} bytes, and one may have {MOST_BYTES} "
+                f"(rows of {self._layout.row_bytes})",
+                field="batch_size",
+                value=batch_size,
+            )
         self.table = table
         self.batch_size = batch_size
         self.prefetch = prefetch
@@ -89,7 +100,6 @@ class Learner:
         self.timeout = math.inf if timeout is None else seconds(timeout)
         self._handle = handle
         self._index = plan.table_index[table]
-        self._layout = plan.rows[table]
         self._dtype = self._layout.dtype
         self._prioritized = spec.sampler in WEIGHTED_SAMPLERS
         self._pool = Pool(batch_size * self._layout.row_bytes)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from netreplay.clients.learner import Learner
     from netreplay.clients.limits import Limits
     from netreplay.clients.replay import Replay, TableInfo
+    from netreplay.clients.sequences import nstep_returns, sequence_priority
     from netreplay.clients.updating import DeleteResult, UpdateResult
 
 __version__: str
@@ -56,6 +57,8 @@ __all__ = [
     "Window",
     "Limiter",
     "ParameterSpec",
+    "nstep_returns",
+    "sequence_priority",
     "split_keys",
     "join_keys",
     "errors",
@@ -81,6 +84,8 @@ _LAZY = {
     "DeleteResult": "netreplay.clients.updating",
     "Limits": "netreplay.clients.limits",
     "Batch": "netreplay.clients.batch",
+    "nstep_returns": "netreplay.clients.sequences",
+    "sequence_priority": "netreplay.clients.sequences",
 }
 
 

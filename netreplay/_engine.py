@@ -9,7 +9,7 @@ from typing import Any
 
 from netreplay._binding import check, ffi, lib
 from netreplay.errors import error_for
-from netreplay.layout import ITEM_BYTES, VERSION_OFFSET, RowLayout, StepLayout, row_layout, step_layout
+from netreplay.layout import VERSION_OFFSET, RowLayout, StepLayout, row_layout, step_layout
 from netreplay.memory import require, resolve, step_memory, store_window
 from netreplay.spec import Spec, TableSpec
 
@@ -86,7 +86,7 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
         entry.sampler = getattr(lib, f"NR_SAMPLER_{table.sampler.upper()}")
         entry.remover = getattr(lib, f"NR_REMOVER_{table.remover.upper()}")
         entry.exponent, entry.window = table.exponent, table.window.steps
-        entry.row_bytes, entry.item_bytes = rows[name].row_bytes, ITEM_BYTES
+        entry.row_bytes, entry.item_bytes = rows[name].row_bytes, rows[name].item_bytes
         entry.first_gather, entry.gather_count = first, len(rows[name].gathers)
         for gather in rows[name].gathers:
             gathers[first] = gather

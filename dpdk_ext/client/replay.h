@@ -63,15 +63,32 @@ void nr_operation_cancel(struct nr_operation *operation);
 
 enum nr_autoreset { NR_AUTORESET_NONE = 0, NR_AUTORESET_NEXT_STEP = 1, NR_AUTORESET_SAME_STEP = 2 };
 
+enum nr_window_kind {
+    NR_WINDOW_NSTEP = 0,    /* one item per step: that and the n - 1 after it, fewer at an episode's end */
+    NR_WINDOW_SEQUENCE = 1, /* n steps in a row, every `stride` steps */
+};
+
+/* What becomes of steps at an episode's end that no full sequence holds. */
+enum nr_window_end {
+    NR_END_PAD = 0,   /* a shorter sequence, from where the next would have begun */
+    NR_END_DROP = 1,  /* nothing */
+    NR_END_SHIFT = 2, /* a sequence that ends with the episode and reaches back as far as n and `start` allow */
+};
+
 /* How items of one table are formed from a stream's steps. */
 struct nr_former_config {
     uint32_t table;
     uint32_t stack; /* S >= 1 */
-    uint32_t n;     /* n-step, >= 1 */
-    uint32_t pad;
-    double gamma;
+    uint32_t n;     /* steps, >= 1 */
+    uint32_t kind;  /* enum nr_window_kind */
+    double gamma;   /* NSTEP: discount per step */
     /* where the item columns lie among its item_bytes; UINT32_MAX: not there */
-    uint32_t reward_offset, discount_offset, length_offset, version_offset; /* float32, float32, int32, uint64 */
+    uint32_t reward_offset, discount_offset; /* NSTEP: float32, float32 */
+    uint32_t length_offset, version_offset;  /* int32, uint64 */
+    uint32_t timestep_offset; /* SEQUENCE: int32, the first step's position in its episode */
+    uint32_t stride;          /* SEQUENCE: steps from one's first to the next one's, >= 1 */
+    uint32_t start;           /* SEQUENCE: the first one's position in its episode */
+    uint32_t end;             /* SEQUENCE: enum nr_window_end */
 };
 
 struct nr_actor_config {
@@ -127,7 +144,7 @@ uint64_t nr_actor_keys(struct nr_actor *actor, uint64_t capacity, uint64_t *keys
 struct nr_actor_counters {
     uint64_t steps, items, acknowledged, refused;
     uint64_t episodes;
-    uint64_t truncated_dropped; /* anchors without item: truncated with n < stack */
+    uint64_t truncated_dropped; /* anchors without item: truncated with n < stack, or an end that NR_END_DROP leaves out */
     uint64_t lost; /* acknowledged items that a restarted server no longer has */
     uint64_t reconnects; /* sessions beyond the first */
     uint64_t streams_replaced; /* new ids after NR_STREAM_GONE */

@@ -14,7 +14,7 @@ static inline const uint8_t *step_source(const struct nr_slab *slab, const struc
     return nr_slab_step(slab, record->steps[nr_gather_step(gather, record->anchor, record->length)]) + gather->source;
 }
 
-/* Where a piece's bytes come from; NULL for zeros. */
+/* Where a piece's bytes come from; NULL for zeros. Not for runs. */
 static inline const uint8_t *piece_source(const struct nr_table *table, const struct nr_slab *slab, const struct nr_piece *piece,
                                           const struct nr_draw_entry *entry, const struct nr_record *record)
 {
@@ -132,6 +132,84 @@ static inline void copy(uint8_t *target, const uint8_t *source, uint32_t length)
     }
 }
 
+/* `count` pieces of a run that have steps of their own, one copy each. `length` is a constant where this is called for the usual
+ * sizes, so that a copy is a load and a store. */
+static inline void copy_steps(const uint8_t *source, uint64_t stride, const uint32_t *steps, uint32_t count, uint32_t length,
+                              uint8_t *target)
+{
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(target + (size_t)i * length, source + steps[i] * stride, length);
+}
+
+/* Part of one piece of a run. */
+static void copy_piece(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                       uint32_t skip, uint32_t length, uint8_t *target)
+{
+    uint32_t step;
+
+    if (nr_gather_piece(gather, i, record->anchor, record->length, &step))
+        memcpy(target, nr_slab_step(slab, record->steps[step]) + gather->source + skip, length);
+    else
+        memset(target, 0, length);
+}
+
+/* Pieces [i, end) of a run. */
+static void copy_pieces(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                        uint32_t end, uint8_t *target)
+{
+    const struct nr_gather_own own = nr_gather_own(gather, record->anchor, record->length);
+    uint32_t length = gather->length;
+
+    for (; i < end && i < own.first; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+    if (i < own.stop && i < end) {
+        uint32_t count = (own.stop < end ? own.stop : end) - i;
+        const uint32_t *steps = &record->steps[own.step + i - own.first];
+        const uint8_t *source = nr_slab_step(slab, 0) + gather->source;
+
+        switch (length) {
+        case 1:
+            copy_steps(source, slab->stride, steps, count, 1, target);
+            break;
+        case 4:
+            copy_steps(source, slab->stride, steps, count, 4, target);
+            break;
+        case 8:
+            copy_steps(source, slab->stride, steps, count, 8, target);
+            break;
+        case 16:
+            copy_steps(source, slab->stride, steps, count, 16, target);
+            break;
+        default:
+            copy_steps(source, slab->stride, steps, count, length, target);
+        }
+        i += count;
+        target += (size_t)count * length;
+    }
+    for (; i < end; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+}
+
+/* Bytes [from, to) of a run. */
+static void copy_run(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t from,
+                     uint32_t to, uint8_t *target)
+{
+    uint32_t length = gather->length, i = from / length, skip = from % length;
+
+    if (skip != 0) {
+        uint32_t part = length - skip < to - from ? length - skip : to - from;
+
+        copy_piece(slab, gather, record, i++, skip, part, target);
+        target += part;
+        from += part;
+    }
+    uint32_t whole = (to - from) / length, rest = (to - from) % length;
+
+    copy_pieces(slab, gather, record, i, i + whole, target);
+    if (rest != 0)
+        copy_piece(slab, gather, record, i + whole, 0, rest, target + (size_t)whole * length);
+}
+
 /* A whole row; its first pieces are always the head and, if there are any, the columns. */
 static inline void copy_row(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
                             const struct nr_record *record, uint8_t *target)
@@ -142,6 +220,8 @@ static inline void copy_row(const struct nr_table *table, const struct nr_slab *
          piece++) {
         if (piece->kind == NR_PIECE_STEP)
             copy(target + piece->gather.target, step_source(slab, &piece->gather, record), piece->gather.length);
+        else if (piece->kind == NR_PIECE_RUN)
+            copy_run(slab, &piece->gather, record, 0, (uint32_t)nr_gather_bytes(&piece->gather), target + piece->gather.target);
         else if (piece->gather.length == 4)
             memset(target + piece->gather.target, 0, 4);
         else
@@ -170,11 +250,13 @@ static void copy_part(const struct nr_table *table, const struct nr_slab *slab, 
                       const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
 {
     for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
-        uint32_t skip = from - piece->gather.target;
-        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
+        uint32_t skip = from - piece->gather.target, bytes = (uint32_t)nr_gather_bytes(&piece->gather);
+        uint32_t length = bytes - skip < to - from ? bytes - skip : to - from;
         const uint8_t *source = piece_source(table, slab, piece, entry, record);
 
-        if (source != NULL)
+        if (piece->kind == NR_PIECE_RUN)
+            copy_run(slab, &piece->gather, record, skip, skip + length, target);
+        else if (source != NULL)
             memcpy(target, source + skip, length);
         else
             memset(target, 0, length);
@@ -235,16 +317,44 @@ static bool refer(struct nr_store *store, uint32_t index, uint32_t place, const 
     return true;
 }
 
+/* Bytes [from, to) of a run; `last`: nothing follows. */
+static void gather_run(struct nr_store *store, uint32_t index, const struct nr_gather *gather, const struct nr_record *record,
+                       uint32_t from, uint32_t to, bool last, struct nr_pieces *pieces)
+{
+    uint32_t skip = from % gather->length;
+
+    for (uint32_t i = from / gather->length; from < to; i++, skip = 0) {
+        uint32_t length = gather->length - skip < to - from ? gather->length - skip : to - from, step;
+
+        from += length;
+        if (!nr_gather_piece(gather, i, record->anchor, record->length, &step)) {
+            memset(nr_pieces_copied(pieces, length), 0, length);
+            continue;
+        }
+        const uint8_t *source = nr_slab_step(&store->slab, record->steps[step]) + gather->source + skip;
+
+        if (length < pieces->least || !refer(store, index, record->steps[step], source, length, last && from == to, pieces))
+            copy(nr_pieces_copied(pieces, length), source, length);
+    }
+}
+
 /* Bytes [from, to) of a row; `last`: nothing follows. */
 static void gather_part(struct nr_store *store, const struct nr_table *table, const struct nr_draw_entry *entry,
                         const struct nr_record *record, uint32_t from, uint32_t to, bool last, struct nr_pieces *pieces)
 {
     for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
-        uint32_t skip = from - piece->gather.target;
-        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
+        uint32_t skip = from - piece->gather.target, bytes = (uint32_t)nr_gather_bytes(&piece->gather);
+        uint32_t length = bytes - skip < to - from ? bytes - skip : to - from;
         const uint8_t *source = piece_source(table, &store->slab, piece, entry, record);
 
         from += length;
+        if (piece->kind == NR_PIECE_RUN) {
+            if (piece->gather.length >= pieces->least)
+                gather_run(store, table->store, &piece->gather, record, skip, skip + length, last && from == to, pieces);
+            else
+                copy_run(&store->slab, &piece->gather, record, skip, skip + length, nr_pieces_copied(pieces, length));
+            continue;
+        }
         if (piece->kind == NR_PIECE_STEP && length >= pieces->least) {
             uint32_t place = record->steps[nr_gather_step(&piece->gather, record->anchor, record->length)];
 

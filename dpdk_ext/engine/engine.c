@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/state.h"
+#include "engine/view.h"
 
 /* ---- What a configuration may say ---- */
 
@@ -20,13 +21,14 @@ static bool gathers_valid(const struct nr_gather *gathers, const struct nr_table
     for (uint32_t i = 0; i < table->gather_count; i++) {
         const struct nr_gather *a = &gathers[i];
 
-        if (a->length == 0 || a->from_end > 1 || (uint64_t)a->source + a->length > store->step_bytes ||
-            a->target < NR_ROW_HEAD + table->item_bytes || (uint64_t)a->target + a->length > table->row_bytes)
+        if (a->length == 0 || a->from_end > 1 || a->inside > 1 || a->more >= NR_MAX_WINDOW ||
+            (uint64_t)a->source + a->length > store->step_bytes || a->target < NR_ROW_HEAD + table->item_bytes ||
+            a->target + nr_gather_bytes(a) > table->row_bytes)
             return false;
         for (uint32_t j = 0; j < i; j++) {
             const struct nr_gather *b = &gathers[j];
 
-            if (a->target < b->target + b->length && b->target < a->target + a->length)
+            if (a->target < b->target + nr_gather_bytes(b) && b->target < a->target + nr_gather_bytes(a))
                 return false;
         }
     }

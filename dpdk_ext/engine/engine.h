@@ -21,7 +21,7 @@ enum {
     NR_MAX_STORES = 64,
     NR_MAX_TABLES = 256,
     NR_MAX_SETS = 64,
-    NR_MAX_GATHERS = 1024,     /* pieces of one row */
+    NR_MAX_GATHERS = 1024,     /* of one row */
     NR_MAX_WINDOW = 4096,      /* steps of one item */
     NR_ROW_HEAD = 16,          /* every row starts with its key (uint64) and probability (float64) */
     NR_MAX_ITEM_COLUMNS = 40,  /* bytes of an item's own columns; the wire's item record has room for as many */
@@ -37,15 +37,19 @@ struct nr_store_config {
     uint32_t streams;           /* streams that may exist at once */
 };
 
-/* One piece of a row: `length` bytes from `source` within one step of the window to `target` within the row.
- * The step is clamp((from_end ? anchor + length_of_item : anchor) + delta, 0, anchor + length_of_item), so that a stack that
- * reaches before the first observation repeats it, and what lies past the end of an episode repeats the last. */
+/* Pieces of a row: `length` bytes from `source` within one step of the window to `target` within the row, and as many of each of
+ * the `more` steps that follow, one behind the other.
+ * The first step is clamp((from_end ? anchor + length_of_item : anchor) + delta, 0, anchor + length_of_item), the others are
+ * clamped alike, so that a stack that reaches before the first observation repeats it, and what lies past the end of an episode
+ * repeats the last. */
 struct nr_gather {
     int32_t delta;
     uint32_t from_end; /* 0: counted from the item's anchor; 1: from its last step */
-    uint32_t source;
-    uint32_t length;
-    uint32_t target;
+    uint32_t source;   /* bytes into the step */
+    uint32_t length;   /* bytes of one step */
+    uint32_t target;   /* bytes into the row */
+    uint32_t more;     /* steps after the first; 0: one step only */
+    uint32_t inside;   /* 1: zeros, not a neighbour, where the step is none of the item's `length` steps from its anchor on */
 };
 
 enum nr_sampler {
@@ -118,7 +122,7 @@ struct nr_table_config {
     uint32_t window;       /* steps of its longest item */
     uint32_t row_bytes;    /* a multiple of 8 */
     uint32_t item_bytes;   /* of an item's own columns, <= NR_MAX_ITEM_COLUMNS, at row offset NR_ROW_HEAD */
-    uint32_t gather_count; /* its pieces: gathers[first_gather ...] */
+    uint32_t gather_count; /* what its rows are made of: gathers[first_gather ...] */
     uint32_t first_gather;
 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/random.h"
+#include "engine/view.h"
 
 /* Of larger rows the processor's own prefetching is enough. */
 #define SMALL_ROW 2048 /* bytes */
@@ -47,7 +48,9 @@ static void piece_add(struct nr_table *table, uint32_t kind, struct nr_gather ga
 {
     if (gather.length == 0)
         return;
-    if (table->piece_count > 0) {
+    if (kind <= NR_PIECE_RUN && gather.length > table->longest)
+        table->longest = gather.length;
+    if (kind != NR_PIECE_RUN && table->piece_count > 0) {
         struct nr_piece *last = &table->pieces[table->piece_count - 1];
 
         /* What lies side by side in the same step is one copy. */
@@ -59,8 +62,6 @@ static void piece_add(struct nr_table *table, uint32_t kind, struct nr_gather ga
             return;
         }
     }
-    if (kind == NR_PIECE_STEP && gather.length > table->longest)
-        table->longest = gather.length;
     struct nr_piece piece = {.kind = (uint16_t)kind, .gather = gather, .touch = kind == NR_PIECE_STEP};
     for (uint32_t i = 0; i < table->piece_count && i < SMALL_COUNT && piece.touch; i++) {
         const struct nr_gather *other = &table->pieces[i].gather;
@@ -91,8 +92,8 @@ void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint
         piece_add(table, NR_PIECE_ZERO, (struct nr_gather){.target = filled, .length = end - filled});
         if (next == NULL)
             break;
-        piece_add(table, NR_PIECE_STEP, *next);
-        filled = next->target + next->length;
+        piece_add(table, next->more > 0 || next->inside ? NR_PIECE_RUN : NR_PIECE_STEP, *next);
+        filled = next->target + (uint32_t)nr_gather_bytes(next);
     }
 }
 

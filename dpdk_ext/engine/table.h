@@ -40,11 +40,17 @@ _Static_assert(offsetof(struct nr_record, steps) == 24, "a record's header takes
 _Static_assert(NR_MAX_WINDOW <= UINT16_MAX, "a window's positions fit 16 bits");
 
 /* What a piece of a row is made of. */
-enum nr_piece_kind { NR_PIECE_STEP, NR_PIECE_HEAD, NR_PIECE_COLUMNS, NR_PIECE_ZERO };
+enum nr_piece_kind {
+    NR_PIECE_STEP, /* bytes of one step that is always there */
+    NR_PIECE_RUN,  /* of several steps, or of one that may be zeros */
+    NR_PIECE_HEAD,
+    NR_PIECE_COLUMNS,
+    NR_PIECE_ZERO
+};
 
-/* One piece of a row. Pieces are sorted by target and cover the row without gap. */
+/* One piece of a row, nr_gather_bytes long. Pieces are sorted by target and cover the row without gap. */
 struct nr_piece {
-    struct nr_gather gather; /* of a step; of other kinds only source, length and target count, source from their start */
+    struct nr_gather gather; /* of steps; of other kinds only source, length and target count, source from their start */
     uint16_t kind;           /* enum nr_piece_kind */
     uint16_t touch;          /* first piece of its cache line in the step: prefetched when drawn */
 };
@@ -55,7 +61,7 @@ struct nr_table {
     struct nr_piece *pieces;  /* of a row */
     uint32_t stride;          /* bytes from one record to the next */
     uint32_t piece_count;     /* pieces of a row */
-    uint32_t longest;         /* bytes of the longest piece that lies within a step */
+    uint32_t longest;         /* bytes of the longest part of a row that lies within one step */
     uint32_t body;            /* index of the first piece after the head and the columns */
     uint32_t row_bytes;       /* of a row */
     uint32_t columns;         /* bytes into a record: where its columns start */

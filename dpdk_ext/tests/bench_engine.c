@@ -251,11 +251,101 @@ static void run_all(uint32_t capacity)
     run(capacity, NR_SAMPLER_FIFO, NR_REMOVER_FIFO, 1000000);
 }
 
+/* Sequences of the same steps: 80 of them, every 40, as R2D2 has them. */
+enum { SEQUENCE = 80, STRIDE = 40, SEQUENCE_ROW = 32 + SEQUENCE * 13 + (SEQUENCE + 1) * 16 };
+
+static void run_sequences(uint32_t capacity)
+{
+    static const struct nr_gather runs[] = {
+        {.source = 16, .length = 8, .target = 32, .more = SEQUENCE - 1, .inside = 1},                       /* action */
+        {.source = 20, .length = 4, .target = 32 + SEQUENCE * 8, .more = SEQUENCE - 1, .inside = 1},        /* reward */
+        {.source = 24, .length = 1, .target = 32 + SEQUENCE * 12, .more = SEQUENCE - 1, .inside = 1},       /* terminated */
+        {.source = 0, .length = 16, .target = 32 + SEQUENCE * 13, .more = SEQUENCE},                        /* observations */
+    };
+    struct nr_store_config store = {
+        .step_bytes = 26,
+        .observation_bytes = 16,
+        .steps = capacity * STRIDE + capacity * STRIDE / 8 + STREAMS * (SEQUENCE + 65),
+        .window = SEQUENCE + 1,
+        .in_flight = 64,
+        .streams = STREAMS,
+    };
+    struct nr_table_config table = {
+        .capacity = capacity,
+        .sampler = NR_SAMPLER_PRIORITIZED,
+        .exponent = 0.6,
+        .leases = LEASES,
+        .window = SEQUENCE + 1,
+        .row_bytes = (SEQUENCE_ROW + 7) / 8 * 8,
+        .item_bytes = 16,
+        .gather_count = 4,
+    };
+    struct nr_engine_config config = {
+        .seed = 1, .lease_ns = 1000000000, .store_count = 1, .table_count = 1, .stores = &store, .tables = &table, .gathers = runs};
+    int status;
+    uint64_t items = 0;
+    struct nr_engine *engine = nr_engine_create(&config, &status);
+    struct nr_draw_entry entries[32];
+    double values[ROUNDS];
+    uint8_t *rows = malloc(32 * (size_t)table.row_bytes);
+    uint32_t handles[STREAMS];
+
+    CHECK(engine != NULL && rows != NULL);
+    for (uint32_t s = 0; s < STREAMS; s++) {
+        struct nr_stream_position position;
+        uint8_t id[16] = {(uint8_t)s};
+
+        CHECK(nr_stream_open(engine, 0, id, 1, &position) == NR_OK);
+        handles[s] = position.handle;
+    }
+    for (uint64_t number = 0; items < capacity + STREAMS; number++) {
+        for (uint32_t s = 0; s < STREAMS; s++) {
+            uint8_t step[26] = {(uint8_t)number}, columns[16] = {0};
+            struct nr_item item = {.number = number / STRIDE,
+                                   .first_step = number - SEQUENCE,
+                                   .steps = SEQUENCE + 1,
+                                   .length = SEQUENCE,
+                                   .flags = NR_ITEM_DEFAULT_PRIORITY,
+                                   .columns = columns};
+            struct nr_wait wait;
+            uint64_t key;
+
+            CHECK(nr_step_write(engine, handles[s], 1, number, sizeof(step), 0, step, sizeof(step), 0, &wait) == NR_OK);
+            if (number < SEQUENCE || number % STRIDE != 0)
+                continue;
+            CHECK(nr_item_insert(engine, 0, handles[s], 1, &item, 0, &key, &wait) == NR_OK);
+            items++;
+        }
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t begin = now_ns();
+
+        for (int i = 0; i < 16; i++) {
+            struct nr_draw draw = {.entries = entries};
+            struct nr_wait wait;
+
+            CHECK(nr_draw_open(engine, 0, 32, &draw, 0, &wait) == NR_OK);
+            CHECK(nr_draw_copy(engine, &draw, 0, rows, 32 * table.row_bytes) == NR_OK);
+            nr_draw_settle(engine, &draw, NR_SETTLE_RELEASE | NR_SETTLE_COMMIT);
+        }
+        values[round] = (double)(now_ns() - begin) / 16;
+    }
+    struct cost cost = cost_of(values);
+    printf("%u sequences of %d steps, %d apart, rows of %u bytes, %llu MiB\n", capacity, SEQUENCE, STRIDE, table.row_bytes,
+           (unsigned long long)(nr_engine_bytes(&config, &status) >> 20));
+    printf("  draw of 32, copied, settled  %8.2f (%.2f) us, %.1f ns per step\n", cost.median / 1e3, cost.best / 1e3,
+           cost.median / 32 / SEQUENCE);
+    nr_engine_destroy(engine);
+    free(rows);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         run_all(100000);
         run_all(1000000);
+        run_sequences(2500);
+        run_sequences(100000);
     }
     for (int i = 1; i < argc; i++)
         run_all((uint32_t)atoi(argv[i]));

@@ -1052,6 +1052,10 @@ static void configurations_are_refused(void)
     WRONG(wrong[1].source = UINT32_MAX);
     WRONG(wrong[1].target = NR_ROW_HEAD);
     WRONG(wrong[1].target = UINT32_MAX);
+    WRONG(wrong[1].inside = 2);
+    WRONG(wrong[1].more = 1); /* overlaps the next */
+    WRONG(wrong[3].more = NR_MAX_WINDOW);
+    WRONG(wrong[3].more = UINT32_MAX);
 #undef WRONG
 #undef REFUSED
 
