@@ -40,7 +40,8 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
     const struct nr_store_config *store = &config->stores[table->store];
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
            nr_selector_find(table->sampler) != NULL && table->remover == NR_REMOVER_FIFO && isfinite(table->exponent) &&
-           table->exponent >= 0 && table->limits.min_size <= table->capacity && table->window >= 1 &&
+           table->exponent >= 0 && table->limits.min_size <= table->capacity &&
+           table->limits.versions <= (nr_expiry_versioned(table, config->set_count) ? NR_MAX_VERSIONS : 0) && table->window >= 1 &&
            table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
@@ -89,7 +90,8 @@ static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const stru
     for (uint32_t i = 0; i < config->table_count; i++) {
         struct nr_table scratch;
 
-        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i]);
+        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i],
+                      config->set_count);
     }
     for (uint32_t i = 0; i < config->set_count; i++) {
         for (int j = 0; j < 2; j++) {
@@ -141,6 +143,7 @@ struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *s
 
         nr_table_plan(table, config->tables[i].gather_count > 0 ? config->gathers + config->tables[i].first_gather : NULL,
                       config->tables[i].gather_count);
+        nr_expire_configure(engine, table, &config->tables[i].limits);
         table->shard = (uint64_t)config->shard << NR_KEY_BITS;
         table->first_generations = nr_random_next(&engine->random);
         table->next_of_store = store->first_table;
@@ -213,6 +216,8 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .refused = table->refused,
         .evicted_capacity = table->evicted_capacity,
         .evicted_steps = table->evicted_steps,
+        .evicted_age = table->evicted_age,
+        .evicted_version = table->evicted_version,
         .saturated = table->saturated,
         .leased = table->leased,
         .total = selector->ops->total(selector),

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 
+#include "engine/expire.h"
 #include "engine/extremes.h"
 #include "engine/limiter.h"
 #include "engine/order.h"
@@ -62,7 +63,8 @@ struct nr_table {
     struct nr_selector selector;
     struct nr_order order; /* the drawable items */
     struct nr_extremes extremes; /* raw priorities of the drawable items, by slot */
-    uint64_t *born;              /* ns; by slot: when the item was inserted; apart from the record, which draws touch */
+    struct nr_expiry expiry;
+    uint64_t *born;              /* ns; by slot: when the item was inserted, never before one inserted earlier; apart from the record, which draws touch */
 
     /* Space. */
     uint32_t free;          /* a slot that was used and is free again, or NR_NONE; linked by order.links[].after */
@@ -83,11 +85,13 @@ struct nr_table {
     uint64_t draws;                               /* opened, ever */
     uint64_t updated, stale, refused;             /* priorities applied; for items gone; refused items and priorities */
     uint64_t evicted_capacity, evicted_steps;     /* items that left because places, or steps, ran out */
+    uint64_t evicted_age, evicted_version;        /* items that left because they were too old */
     uint64_t saturated;                           /* leaves cut to the cap or raised to the least */
     uint64_t progress;                            /* see nr_table_progress; what the store freed is added */
 };
 
-void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config);
+void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config,
+                   uint32_t sets);
 /* Lays out the rows; `gathers` are the table's own, valid and without overlap. */
 void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint32_t count);
 
