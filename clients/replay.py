@@ -14,6 +14,7 @@ from netreplay.clients.actor import CLOSE_SECONDS, Actor
 from netreplay.clients.arguments import shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
+from netreplay.clients.looking import Found, Histograms, get, histograms
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
 from netreplay.errors import NetreplayError, NoTableError, NotPicklableError
@@ -50,6 +51,10 @@ class TableInfo(NamedTuple):
     """items removed because the table was full"""
     evicted_steps: int
     """items removed because its store had no step free"""
+    evicted_age: int
+    """items removed because they were older than max_age"""
+    evicted_version: int
+    """items removed because they were more than max_lag publications behind"""
     saturated: int
     """priorities cut to the largest or raised to the least leaf"""
     leased: int
@@ -68,6 +73,16 @@ class TableInfo(NamedTuple):
     """bytes of its items' records"""
     step_bytes_held: int
     """bytes of its store's steps in use"""
+
+    @property
+    def replay_ratio(self) -> float:
+        """draws committed for each item inserted; 0.0 before the first"""
+        return self.sampled / self.inserted if self.inserted else 0.0
+
+    @property
+    def evicted(self) -> int:
+        """items removed, for whatever reason"""
+        return sum(getattr(self, name) for name in self._fields if name.startswith("evicted_"))
 
 
 class Ping(NamedTuple):
@@ -119,6 +134,18 @@ class Table:
     def info(self, timeout: float | None = None) -> TableInfo:
         """Its numbers now."""
         return self._replay.tables(timeout)[self.name]
+
+    def get(self, keys: Any, *, timeout: float | None = None, as_torch: bool = False) -> Found:
+        """The items of these keys (int64 [n], as `batch.keys` and `flush()` give them), without drawing them.
+
+        A batch of n rows in the keys' order, with `found`, bool [n]; a row whose item is not (any more) in the table is
+        zeros. Nothing is counted as sampled and no limiter is asked. More than 128 keys are asked for in parts.
+        """
+        return get(self._replay._handle, self.name, keys, timeout, as_torch)
+
+    def histograms(self, timeout: float | None = None) -> Histograms:
+        """Its raw priorities, ages and times sampled, counted now, between other work: the table is never held up."""
+        return histograms(self._replay._handle, self.name, timeout)
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self._replay.url}>"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from netreplay.clients.batch import Batch
     from netreplay.clients.connect import connect
     from netreplay.clients.learner import Learner
+    from netreplay.clients.looking import Found, Histogram, Histograms
     from netreplay.clients.replay import Replay, TableInfo
     from netreplay.clients.updating import UpdateResult
 
@@ -46,6 +47,9 @@ __all__ = [
     "Batch",
     "UpdateResult",
     "TableInfo",
+    "Found",
+    "Histogram",
+    "Histograms",
     "Spec",
     "StoreSpec",
     "ColumnSpec",
@@ -71,6 +75,9 @@ _LAZY = {
     "connect": "netreplay.clients.connect",
     "Replay": "netreplay.clients.replay",
     "TableInfo": "netreplay.clients.replay",
+    "Found": "netreplay.clients.looking",
+    "Histogram": "netreplay.clients.looking",
+    "Histograms": "netreplay.clients.looking",
     "Actor": "netreplay.clients.actor",
     "Learner": "netreplay.clients.learner",
     "UpdateResult": "netreplay.clients.updating",

@@ -1,7 +1,9 @@
 /* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
+#include "../engine/maintain.h"
 #include "local.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,6 +11,7 @@
 enum {
     OWNER = 1,          /* of every stream */
     AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
+    ACCESSES = 4096,    /* of memory, about, that one call spends on items that are too old */
     RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
 
@@ -121,15 +124,20 @@ static void draw_parts(struct nr_sample *sample, uint64_t now)
     while (sample->done < sample->parts) {
         struct nr_sample_part *part = &sample->part[sample->done];
         struct nr_draw *draw = &draw_of(part)->draw;
-        uint8_t *rows = sample->rows + (size_t)sample->done * NR_SAMPLE_PART * sample->row_bytes;
+        uint8_t *rows = sample->rows + (size_t)sample->done * sample->part_rows * sample->row_bytes;
         uint64_t bytes = (uint64_t)part->count * sample->row_bytes, offset = 0;
 
         draw->entries = draw_of(part)->entries;
 
-        int status = nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait);
+        int status = sample->keys == NULL ? nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait)
+                                          : nr_draw_open_keys(engine, sample->table, part->count,
+                                                              sample->keys + (size_t)sample->done * sample->part_rows, draw, now,
+                                                              &sample->wait);
 
-        if (nr_is_wait(status))
+        if (nr_is_wait(status)) {
+            nr_local_of(sample->replay)->leaving |= status == NR_WAIT_LEAVING;
             return;
+        }
         while (status == NR_OK && offset < bytes) {
             uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
 
@@ -160,14 +168,14 @@ static bool draw_waiting(struct nr_local *local, uint64_t now)
     while (*link != NULL) {
         struct nr_sample *sample = *link;
 
-        if (!local->passed[sample->table]) {
+        if (!local->passed[sample->table] || sample->keys != NULL) { /* what only looks waits for nobody */
             draw_parts(sample, now);
             if (sample->status != NR_PENDING) {
                 *link = sample->waiting;
                 drawn = true;
                 continue;
             }
-            local->passed[sample->table] = 1;
+            local->passed[sample->table] |= sample->keys == NULL;
         }
         link = &sample->waiting;
     }
@@ -206,6 +214,16 @@ void nr_local_advance(struct nr_local *local, uint64_t now)
     nr_notify(&local->replay);
 }
 
+/* Goes on with what calls have left over; when that is done, samples may be drawn that waited for it. */
+static void maintain(struct nr_local *local, uint64_t now)
+{
+    if (!local->leaving)
+        return;
+    local->leaving = nr_engine_maintain(local->engine, now, ACCESSES);
+    if (!local->leaving)
+        nr_local_advance(local, now);
+}
+
 static void local_push(struct nr_actor *actor, uint64_t now)
 {
     struct nr_local *local = nr_local_of(actor->replay);
@@ -239,7 +257,7 @@ static int local_sample_start(struct nr_sample *sample, uint64_t now)
     bool queued = false;
 
     for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
-        queued = queued || other->table == sample->table;
+        queued = queued || (other->table == sample->table && sample->keys == NULL && other->keys == NULL);
     if (!queued)
         draw_parts(sample, now);
     if (sample->status != NR_PENDING) {
@@ -288,6 +306,13 @@ static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
     struct nr_local *local = nr_local_of(replay);
 
+    if (local->looks != 0 || local->leaving) { /* whoever waits works, and lets others in between */
+        maintain(local, now);
+        pthread_mutex_unlock(&replay->mutex);
+        sched_yield();
+        pthread_mutex_lock(&replay->mutex);
+        return;
+    }
     if (local->publications != 0 && until - now > RETRY_NS)
         until = now + RETRY_NS;
     nr_sleep(replay, until);

@@ -114,7 +114,8 @@ static int audit_expiry(const struct audit *audit, const struct nr_engine *engin
     if (expiry->versions == 0)
         return NR_OK;
     uint64_t present = engine->sets[expiry->set].counter;
-    EXPECT(expiry->seen <= present && expiry->seen < expiry->kept + expiry->versions, "table %u: publications kept", index);
+    uint64_t kept = expiry->seen >= expiry->versions ? expiry->seen - expiry->versions + 1 : 0;
+    EXPECT(expiry->seen <= present && (expiry->kept == kept || expiry->kept < kept), "table %u: publications kept", index);
     for (uint32_t head = expiry->slots; head <= expiry->slots + NR_MAX_VERSIONS; head++) {
         for (uint32_t node = expiry->links[head].after, before = head; node != head; before = node, node = expiry->links[node].after) {
             EXPECT(node < table->fresh && expiry->links[node].before == before && ++linked <= table->order.size &&

@@ -82,17 +82,15 @@ void nr_expire_unlink(struct nr_expiry *expiry, uint32_t slot)
 /* ---- Versions ---- */
 
 /* The publication, counted from 1 since this start, that the columns name. What an earlier start published counts as the one before
- * the first of this: the item is at least that far behind. What the set has not had yet counts as its present one. */
+ * the first of this: the item is at least that far behind. */
 static uint64_t publication_of(const struct nr_engine *engine, const struct nr_expiry *expiry, const void *columns)
 {
-    uint64_t version, present = engine->sets[expiry->set].counter;
+    uint64_t version;
 
     memcpy(&version, (const uint8_t *)columns + expiry->offset, sizeof(version));
     if (version == 0)
         return NO_VERSION;
-    if (version <= engine->start_version)
-        return 0;
-    return version - engine->start_version < present ? version - engine->start_version : present;
+    return version <= engine->start_version ? 0 : version - engine->start_version;
 }
 
 static const void *columns_of(const struct nr_table *table, uint32_t slot)
@@ -105,12 +103,12 @@ static uint64_t oldest_kept(uint64_t present, uint32_t versions)
     return present >= versions ? present - versions + 1 : 0;
 }
 
-/* Moves the lists whose publications are too old now. At most NR_MAX_VERSIONS of them can hold anything. */
+/* Moves the lists whose publications are too old now. There are only so many. */
 static void advance(const struct nr_engine *engine, struct nr_expiry *expiry)
 {
     uint64_t present = engine->sets[expiry->set].counter, kept = oldest_kept(present, expiry->versions);
 
-    for (uint64_t p = expiry->kept; p < kept && p <= expiry->seen; p++)
+    for (uint64_t p = expiry->kept; p < kept && p - expiry->kept < NR_MAX_VERSIONS; p++)
         splice(expiry->links, head_of(expiry, p), due_head(expiry));
     expiry->kept = kept;
     expiry->seen = present;
@@ -121,10 +119,14 @@ static void put(const struct nr_engine *engine, struct nr_table *table, uint32_t
     struct nr_expiry *expiry = &table->expiry;
     uint64_t publication = publication_of(engine, expiry, columns_of(table, slot));
 
-    if (publication == NO_VERSION) /* a list of its own, which leaving it leaves intact */
+    if (publication == NO_VERSION) { /* a list of its own, which leaving it leaves intact */
         expiry->links[slot] = (struct nr_link){slot, slot};
-    else
-        link_before(expiry->links, slot, publication < expiry->kept ? due_head(expiry) : head_of(expiry, publication));
+        return;
+    }
+    /* Of one that lies further ahead than there are lists the last will do: it is judged anew when its list is moved. */
+    if (publication >= expiry->kept + NR_MAX_VERSIONS)
+        publication = expiry->kept + NR_MAX_VERSIONS - 1;
+    link_before(expiry->links, slot, publication < expiry->kept ? due_head(expiry) : head_of(expiry, publication));
 }
 
 void nr_expire_link(const struct nr_engine *engine, struct nr_table *table, uint32_t slot)
@@ -186,15 +188,11 @@ void nr_expire_configure(struct nr_engine *engine, struct nr_table *table, const
     expiry->versions = limits->versions;
     if (limits->versions == before || limits->versions == 0)
         return;
-    if (before == 0) {
+    uint64_t kept = oldest_kept(expiry->seen, expiry->versions);
+    if (before == 0)
         begin_scan(engine, expiry);
-    } else if (limits->versions > before) {
-        /* The lists of the publications that are let in again are empty. Items that were due may not be any more. */
-        if (expiry->links[due_head(expiry)].after != due_head(expiry) || expiry->seen != engine->sets[expiry->set].counter)
-            begin_scan(engine, expiry);
-        else
-            expiry->kept = oldest_kept(expiry->seen, expiry->versions);
-    }
+    else if (kept < expiry->kept) /* what was due and is not any more goes back into its list when its turn comes */
+        expiry->kept = kept;
 }
 
 /* ---- Leaving ---- */
@@ -231,8 +229,16 @@ static bool expire(struct nr_engine *engine, struct nr_table *table, uint64_t no
     if (expiry->scanned != NR_NONE && !scan(engine, table, budget))
         return false;
     for (uint32_t head = due_head(expiry), slot; (slot = expiry->links[head].after) != head;) {
-        if (!leave(engine, table, slot, &table->evicted_version, budget))
-            return false;
+        if (nr_expire_late(engine, table, columns_of(table, slot))) {
+            if (!leave(engine, table, slot, &table->evicted_version, budget))
+                return false;
+        } else {
+            if (*budget < EVICTION)
+                return false;
+            *budget -= EVICTION;
+            nr_expire_unlink(expiry, slot);
+            put(engine, table, slot);
+        }
     }
     return true;
 }

@@ -27,8 +27,8 @@ struct nr_expiry {
     uint64_t max_age;     /* ns; 0: no limit */
     uint64_t seen;        /* publications of the set when the lists were last moved */
     uint64_t kept;        /* items of publications below it are due */
-    struct nr_link *links; /* by slot; then the heads of the lists of publication p, at slots + p % NR_MAX_VERSIONS; then that of
-                              the due; circular. NULL: items have no version */
+    struct nr_link *links; /* by slot; then the heads of the lists of publication p, at slots + p % NR_MAX_VERSIONS; then that
+                              of those that are due, as far as is known; circular. NULL: items have no version */
     uint32_t slots;       /* of the table */
     uint32_t versions;    /* newest publications whose items stay; 0: no limit, and nothing is in lists */
     uint32_t scanned;     /* the items of slots below it are in lists; NR_NONE: all are */

@@ -48,8 +48,10 @@ void nr_server_unpark(struct nr_server *server, struct nr_session *session, stru
     slot->waiting = NR_NOT_WAITING;
     slot->earlier = slot->later = NR_NOWHERE;
     server->counters.parked--;
-    if (server->waiters[table][0].first == NR_NOWHERE && server->waiters[table][1].first == NR_NOWHERE)
-        server->waiting[table / 64] &= ~(1ull << table % 64);
+    for (int kind = 0; kind < NR_WAITING_KINDS; kind++)
+        if (server->waiters[table][kind].first != NR_NOWHERE)
+            return;
+    server->waiting[table / 64] &= ~(1ull << table % 64);
 }
 
 void nr_server_parked_again(struct nr_server *server, uint32_t table, enum nr_waiting kind, const struct nr_wait *wait,
