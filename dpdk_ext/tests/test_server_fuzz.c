@@ -77,6 +77,25 @@ static void make_update(struct player *player, struct datagram *datagram, uint8_
     }
 }
 
+/* GETs of keys that may be there, and histograms. */
+static void make_look(struct player *player, struct datagram *datagram, uint8_t slot)
+{
+    if (one_in(8)) {
+        struct nr_wire_histogram histogram = {.table = below(3)};
+
+        start(datagram, NR_OP_HISTOGRAM, player->session, slot, request_of(player, slot));
+        add(datagram, &histogram, sizeof(histogram));
+        return;
+    }
+    struct nr_wire_get get = {.table = below(3), .count = below(NR_GET_KEYS + 2)};
+
+    start(datagram, NR_OP_GET, player->session, slot, request_of(player, slot));
+    add(datagram, &get, sizeof(get));
+    for (uint32_t i = 0; i < get.count; i++)
+        add(datagram, &keys[below(1024)], sizeof(keys[0]));
+    head(datagram)->fragments = (uint16_t)below(5);
+}
+
 static void make_parameters(struct player *player, struct datagram *datagram, uint8_t slot)
 {
     if (one_in(2)) {
