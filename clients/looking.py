@@ -115,7 +115,9 @@ def get(handle: Handle, table: str, keys: Any, timeout: float | None, as_torch: 
     step = min(_MOST_PARTS * part, _MOST_ROWS // part * part)
     with handle as replay:
         for first in range(0, len(array), step):
-            heads += _some(handle, replay, table, array[first : first + step], rows[first : first + step], limit, begin, part)
+            heads += _some(
+                handle, replay, table, array[first : first + step], rows[first : first + step], limit, begin, part
+            )
     prioritized = plan.spec.tables[table].sampler == "prioritized"
     return Found(rows, layout, Draws(heads, part, prioritized), as_torch)
 

@@ -1,7 +1,7 @@
 /* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
-#include "../engine/maintain.h"
 #include "local.h"
+#include "../engine/maintain.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -129,10 +129,10 @@ static void draw_parts(struct nr_sample *sample, uint64_t now)
 
         draw->entries = draw_of(part)->entries;
 
-        int status = sample->keys == NULL ? nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait)
-                                          : nr_draw_open_keys(engine, sample->table, part->count,
-                                                              sample->keys + (size_t)sample->done * sample->part_rows, draw, now,
-                                                              &sample->wait);
+        int status = sample->keys == NULL
+                         ? nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait)
+                         : nr_draw_open_keys(engine, sample->table, part->count,
+                                             sample->keys + (size_t)sample->done * sample->part_rows, draw, now, &sample->wait);
 
         if (nr_is_wait(status)) {
             nr_local_of(sample->replay)->leaving |= status == NR_WAIT_LEAVING;

@@ -7,7 +7,7 @@
 #include "update.h"
 
 enum {
-    LOOK_SLOTS = 65536,    /* of a table that are counted at a time for histograms: other threads come in between */
+    LOOK_SLOTS = 16384,    /* of a table that are counted at a time for histograms: other threads come in between */
     ACCESSES = 8192, /* of memory, about, that a look at the tables spends on items that are too old */
     PUBLISHER = 1,         /* a publication is written in one call: they never overlap */
     PATIENCE = 1000000000, /* of a set's buffer with its readers, ns */

@@ -79,10 +79,9 @@ int nr_network_sample_start(struct nr_sample *sample, uint64_t now)
 
         uint8_t *rows = sample->rows + (size_t)i * sample->part_rows * sample->row_bytes;
 
-        part->request = sample->keys != NULL
-                            ? nr_client_get(network->client, sample->table, part->count,
-                                            sample->keys + (size_t)i * sample->part_rows, rows, now)
-                            : nr_client_sample(network->client, sample->table, part->count, rows, now);
+        part->request = sample->keys != NULL ? nr_client_get(network->client, sample->table, part->count,
+                                                             sample->keys + (size_t)i * sample->part_rows, rows, now)
+                                             : nr_client_sample(network->client, sample->table, part->count, rows, now);
         if (part->request == NULL)
             status = NR_NO_MEMORY;
     }

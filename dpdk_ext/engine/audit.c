@@ -117,14 +117,15 @@ static int audit_expiry(const struct audit *audit, const struct nr_engine *engin
     uint64_t kept = expiry->seen >= expiry->versions ? expiry->seen - expiry->versions + 1 : 0;
     EXPECT(expiry->seen <= present && (expiry->kept == kept || expiry->kept < kept), "table %u: publications kept", index);
     for (uint32_t head = expiry->slots; head <= expiry->slots + NR_MAX_VERSIONS; head++) {
-        for (uint32_t node = expiry->links[head].after, before = head; node != head; before = node, node = expiry->links[node].after) {
+        for (uint32_t node = expiry->links[head].after, before = head; node != head;
+             before = node, node = expiry->links[node].after) {
             EXPECT(node < table->fresh && expiry->links[node].before == before && ++linked <= table->order.size &&
                        (nr_table_record(table, node)->key & NR_KEY_GONE) == 0,
                    "table %u: list of publication %u", index, head - expiry->slots);
         }
     }
-    EXPECT(linked == expected, "table %u: %llu items are in lists of publications, %llu should be", index, (unsigned long long)linked,
-           (unsigned long long)expected);
+    EXPECT(linked == expected, "table %u: %llu items are in lists of publications, %llu should be", index,
+           (unsigned long long)linked, (unsigned long long)expected);
     return NR_OK;
 }
 
@@ -199,8 +200,8 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     }
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(listed + leftovers + free == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps + table->evicted_age +
-                                              table->evicted_version,
+    EXPECT(table->limiter.inserted ==
+               listed + table->evicted_capacity + table->evicted_steps + table->evicted_age + table->evicted_version,
            "table %u: inserts and evictions", index);
     int status = audit_expiry(audit, engine, table, index);
     if (status != NR_OK)

@@ -90,8 +90,7 @@ static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const stru
     for (uint32_t i = 0; i < config->table_count; i++) {
         struct nr_table scratch;
 
-        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i],
-                      config->set_count);
+        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i], config->set_count);
     }
     for (uint32_t i = 0; i < config->set_count; i++) {
         for (int j = 0; j < 2; j++) {

@@ -64,34 +64,34 @@ struct nr_table {
     struct nr_order order; /* the drawable items */
     struct nr_extremes extremes; /* raw priorities of the drawable items, by slot */
     struct nr_expiry expiry;
-    uint64_t *born;              /* ns; by slot: when the item was inserted, never before one inserted earlier; apart from the record, which draws touch */
+    uint64_t *
+        born; /* ns; by slot: when the item was inserted, never before one inserted earlier; apart from the record, which draws touch */
 
     /* Space. */
-    uint32_t free;          /* a slot that was used and is free again, or NR_NONE; linked by order.links[].after */
-    uint32_t leftovers;     /* slots evicted but leased */
-    uint32_t passed;        /* slot: from the oldest item to this one all are leased, or NR_NONE */
-    uint32_t capacity;      /* drawable items */
-    uint32_t leases;        /* most drawn items held */
-    uint32_t leased;        /* drawn items held */
-    uint32_t window;        /* steps of the longest item */
-    uint32_t store;         /* index */
+    uint32_t free; /* a slot that was used and is free again, or NR_NONE; linked by order.links[].after */
+    uint32_t leftovers; /* slots evicted but leased */
+    uint32_t passed; /* slot: from the oldest item to this one all are leased, or NR_NONE */
+    uint32_t capacity; /* drawable items */
+    uint32_t leases; /* most drawn items held */
+    uint32_t leased; /* drawn items held */
+    uint32_t window; /* steps of the longest item */
+    uint32_t store; /* index */
     uint32_t next_of_store; /* index of another table over the same store, or NR_NONE */
     struct nr_draw *oldest; /* of the draws that hold leases, or NULL */
     struct nr_draw *newest; /* or NULL */
 
     struct nr_limiter limiter;
-    uint64_t first_generations;                   /* secret that the first generations come from */
-    uint64_t shard;                               /* upper bits of every key, in place */
-    uint64_t draws;                               /* opened, ever */
-    uint64_t updated, stale, refused;             /* priorities applied; for items gone; refused items and priorities */
-    uint64_t evicted_capacity, evicted_steps;     /* items that left because places, or steps, ran out */
-    uint64_t evicted_age, evicted_version;        /* items that left because they were too old */
-    uint64_t saturated;                           /* leaves cut to the cap or raised to the least */
-    uint64_t progress;                            /* see nr_table_progress; what the store freed is added */
+    uint64_t first_generations; /* secret that the first generations come from */
+    uint64_t shard; /* upper bits of every key, in place */
+    uint64_t draws; /* opened, ever */
+    uint64_t updated, stale, refused; /* priorities applied; for items gone; refused items and priorities */
+    uint64_t evicted_capacity, evicted_steps; /* items that left because places, or steps, ran out */
+    uint64_t evicted_age, evicted_version; /* items that left because they were too old */
+    uint64_t saturated; /* leaves cut to the cap or raised to the least */
+    uint64_t progress; /* see nr_table_progress; what the store freed is added */
 };
 
-void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config,
-                   uint32_t sets);
+void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config, uint32_t sets);
 /* Lays out the rows; `gathers` are the table's own, valid and without overlap. */
 void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint32_t count);
 

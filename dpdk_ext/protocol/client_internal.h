@@ -310,8 +310,8 @@ uint64_t nr_pull_due(const struct nr_client *client, const struct nr_request *re
 void nr_pull_expire(struct nr_client *client, struct nr_request *request, uint64_t now);
 
 /* client_calls.c */
-extern const struct nr_call nr_call_sample, nr_call_get, nr_call_histogram, nr_call_update, nr_call_publish, nr_call_fetch, nr_call_tables, nr_call_spec,
-    nr_call_ping;
+extern const struct nr_call nr_call_sample, nr_call_get, nr_call_histogram, nr_call_update, nr_call_publish, nr_call_fetch,
+    nr_call_tables, nr_call_spec, nr_call_ping;
 void nr_publish_again(struct nr_client *client);
 void nr_keepalive(struct nr_client *client, uint64_t now);
 bool nr_keepalive_wanted(const struct nr_client *client);

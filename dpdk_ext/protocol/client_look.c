@@ -46,7 +46,8 @@ static uint32_t write_histogram(struct nr_client *client, struct nr_request *req
     return sizeof(histogram);
 }
 
-static int histogram_result(struct nr_client *client, struct nr_request *request, const uint8_t *bytes, uint32_t length, uint64_t now)
+static int histogram_result(struct nr_client *client, struct nr_request *request, const uint8_t *bytes, uint32_t length,
+                            uint64_t now)
 {
     (void)client;
     (void)now;

@@ -16,7 +16,7 @@ enum {
     NR_SWEEP_SESSIONS = 64,             /* that one sweep looks at */
     NR_SWEEP_DEATHS = 4,                /* that one sweep ends */
     NR_SWEEP_ACCESSES = 2048,           /* of memory, about, that one sweep spends on items that are too old */
-    NR_LOOK_SLOTS = 16384,              /* of a table that one sweep counts for a histogram */
+    NR_LOOK_SLOTS = 8192,               /* of a table that one sweep counts for a histogram */
     NR_ITEM_MEMORY = sizeof(struct nr_wire_item) + NR_MAX_ITEM_COLUMNS, /* of an item that waits for its turn */
     NR_STATUSES_AT = NR_INSERT_ITEMS * NR_ITEM_MEMORY,                  /* uint8 of each decided item */
     NR_APPLIED_AT = NR_STATUSES_AT + NR_INSERT_ITEMS,                   /* uint16 of each fragment: records applied */
@@ -50,7 +50,13 @@ struct nr_arrival {
 };
 
 /* What a request waits in: one queue of its table and kind. */
-enum nr_waiting { NR_NOT_WAITING = 0, NR_WAITING_INSERT = 1, NR_WAITING_SAMPLE = 2, NR_WAITING_HISTOGRAM = 3, NR_WAITING_KINDS = 3 };
+enum nr_waiting {
+    NR_NOT_WAITING = 0,
+    NR_WAITING_INSERT = 1,
+    NR_WAITING_SAMPLE = 2,
+    NR_WAITING_HISTOGRAM = 3,
+    NR_WAITING_KINDS = 3
+};
 
 /* The last request of a slot. Its memory (NR_SLOT_BYTES) holds, by operation: INSERT: items that are not decided, keys of those
  * that are, their statuses, and the counts of applied records; SAMPLE: struct nr_draw_entry; GET: the same, then

@@ -185,8 +185,7 @@ static int slot_audit(const struct nr_slot *slot, char *message, size_t size)
     if (slot->operation == NR_OP_INSERT && (slot->insert.items > NR_INSERT_ITEMS || slot->insert.cursor > slot->insert.items ||
                                             slot->insert.seen & ~nr_server_fragments(slot->insert.items)))
         return nr_server_audit_says(message, size, "an INSERT at item %llu of %llu", slot->insert.cursor, slot->insert.items);
-    if (slot->operation == NR_OP_SAMPLE && slot->waiting != NR_NOT_WAITING &&
-        (slot->sample.draw.leased || slot->sample.draw.reserved))
+    if (nr_server_is_draw(slot) && slot->waiting != NR_NOT_WAITING && (slot->sample.draw.leased || slot->sample.draw.reserved))
         return nr_server_audit_says(message, size, "a draw of %llu rows is open in a SAMPLE that waits (%llu)",
                                     slot->sample.draw.count, slot->waiting);
     return NR_OK;

@@ -113,7 +113,8 @@ static_assert(sizeof(struct nr_wire_state) == 32, "state");
  * header.offset and any part of it; all but the last are full datagrams. Offsets that a client reads are its own choice. */
 struct nr_wire_message {
     uint64_t bytes;  /* that follow the head */
-    uint64_t number; /* SAMPLE: number of the draw; GET: of the last before; FETCH: version; SPEC: incarnation; TABLES: number of tables */
+    uint64_t
+        number; /* SAMPLE: number of the draw; GET: of the last before; FETCH: version; SPEC: incarnation; TABLES: number of tables */
     uint64_t size, total, max_leaf, min_leaf; /* SAMPLE, GET: struct nr_draw_head; else 0 */
 };
 static_assert(sizeof(struct nr_wire_message) == 48, "message head");
@@ -137,7 +138,7 @@ static_assert(sizeof(struct nr_wire_hello) == 16, "hello");
  * the first answer: another size needs another nonce. */
 struct nr_wire_welcome {
     uint64_t nonce;
-    uint64_t incarnation;   /* random, new at each start of the server */
+    uint64_t incarnation; /* random, new at each start of the server */
     uint64_t start_seconds; /* Unix time of that start */
     uint32_t session;
     uint32_t max_datagram; /* min of both sides' and of the HELLO's own size, rounded down to a multiple of 8 */
@@ -176,7 +177,7 @@ struct nr_wire_close {
  * would stop there. */
 struct nr_wire_insert {
     uint32_t sequence; /* of the session, from 0; the session's next INSERT has the next number */
-    uint16_t items;    /* of the whole request, <= NR_INSERT_ITEMS */
+    uint16_t items; /* of the whole request, <= NR_INSERT_ITEMS */
     uint16_t pad;
 };
 static_assert(sizeof(struct nr_wire_insert) == 8, "insert");
@@ -189,21 +190,21 @@ struct nr_wire_step {
     uint16_t length; /* bytes of the step that follow */
     uint32_t handle;
     uint64_t number;
-    uint32_t total;  /* bytes of the step: whole, or observation-only */
+    uint32_t total; /* bytes of the step: whole, or observation-only */
     uint32_t offset; /* of these bytes within it */
 };
 static_assert(sizeof(struct nr_wire_step) == 24, "step record");
 
 struct nr_wire_item {
-    uint8_t type;   /* NR_RECORD_ITEM */
-    uint8_t flags;  /* NR_ITEM_* */
+    uint8_t type; /* NR_RECORD_ITEM */
+    uint8_t flags; /* NR_ITEM_* */
     uint16_t table;
     uint32_t handle;
     uint64_t number;
     uint64_t first_step;
     double priority;
-    uint16_t index;   /* among the items of the INSERT */
-    uint16_t steps;   /* of the window */
+    uint16_t index; /* among the items of the INSERT */
+    uint16_t steps; /* of the window */
     uint16_t anchor;
     uint16_t columns; /* bytes that follow: the table's item_bytes. length = steps - 1 - anchor */
 };

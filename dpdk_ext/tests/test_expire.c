@@ -144,8 +144,7 @@ static void insert(struct model *model, uint64_t version)
     uint64_t key, step = model->steps++;
 
     CHECK(nr_step_write(model->engine, model->handle, OWNER, step, STEP, 0, &step, STEP, model->now, &wait) == NR_OK);
-    struct nr_item item = {
-        .number = model->items++, .first_step = step, .steps = 1, .priority = 1 + below(4), .columns = &version};
+    struct nr_item item = {.number = model->items++, .first_step = step, .steps = 1, .priority = 1 + below(4), .columns = &version};
     bool late = too_old(model, version);
     uint32_t size = judge(model); /* the engine does so too */
     CHECK(nr_item_insert(model->engine, 0, model->handle, OWNER, &item, model->now, &key, &wait) == NR_OK);

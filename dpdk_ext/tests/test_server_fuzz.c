@@ -195,6 +195,9 @@ static void make(struct player *player, struct datagram *datagram)
     case 11:
         start(datagram, one_in(2) ? NR_OP_SPEC : NR_OP_TABLES, player->session, slot, request_of(player, slot));
         break;
+    case 12:
+        make_look(player, datagram, slot);
+        break;
     default:
         make_stateless(player, datagram);
     }
@@ -348,7 +351,8 @@ int main(int argc, char **argv)
            (unsigned long long)table_info(driver, 1).inserted, (unsigned long long)driver->sent);
     if (total >= 1000000)
         CHECK(seen.inserts > 1000 && seen.samples > 1000 && seen.updates > 1000 && seen.publishes > 0 && seen.fetches > 1000 &&
-              table_info(driver, 0).inserted > 1000 && table_info(driver, 1).inserted > 10);
+              seen.gets > 1000 && seen.histograms > 1000 && table_info(driver, 0).inserted > 1000 &&
+              table_info(driver, 1).inserted > 10);
     free(block);
     driver_close(driver);
     return 0;

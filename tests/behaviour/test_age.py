@@ -88,7 +88,9 @@ def test_many_leave_and_a_sample_that_waited_for_it_is_served(open_replay: Open)
     done, not_done = np.ones(50, bool), np.zeros(50, bool)
     for i in range(200):
         actor.append(obs=rows, action=np.zeros(50, np.int64), reward=np.zeros(50), terminated=done, truncated=not_done)
-        actor.append(obs=rows, action=np.zeros(50, np.int64), reward=np.zeros(50), terminated=not_done, truncated=not_done)
+        actor.append(
+            obs=rows, action=np.zeros(50, np.int64), reward=np.zeros(50), terminated=not_done, truncated=not_done
+        )
     actor.flush()
     assert replay.table("t").info().size == 10_000
     publish(replay)
