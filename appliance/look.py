@@ -96,8 +96,8 @@ def _numbers(found: Histograms) -> dict[str, Any]:
 def _drawn(found: Histograms) -> list[str]:
     priority = _gaps(found.priority)
     return [
-        *_bars("raw priority, from", priority, lambda low, high: f"{low:.4g}"),
-        *_bars("age, from", found.age, lambda low, high: _seconds(low)),
+        *_bars("raw priority, from", priority, lambda low, _: f"{low:.4g}"),
+        *_bars("age, from", found.age, lambda low, _: _seconds(low)),
         *_bars("times sampled", found.sampled, _times),
     ]
 

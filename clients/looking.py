@@ -52,7 +52,7 @@ class Histogram(NamedTuple):
 
 
 class Histograms(NamedTuple):
-    """How a table's items are distributed; each item that stayed while they were counted is in each of the three once."""
+    """How a table's items are distributed; one that stayed while they were counted is in each of the three once."""
 
     items: int
     priority: Histogram

@@ -60,9 +60,12 @@ def test_items_behind_by_more_publications_than_max_lag_are_not_drawn(open_repla
         batch = learner.sample()
         assert set(batch["version"].tolist()) <= {0, present}
     assert not table.get(np.concatenate(keys[:2])).found.any()
-    assert table.get(keys[2]).found.all() and table.get(unknown).found.all()
+    assert table.get(keys[2]).found.all()
+    assert table.get(unknown).found.all()
     info = table.info()
-    assert info.evicted_version == 40 and info.size == 23 and info.evicted == 40
+    assert info.evicted_version == 40
+    assert info.size == 23
+    assert info.evicted == 40
     assert info.replay_ratio == info.sampled / info.inserted
 
 
@@ -75,7 +78,8 @@ def test_what_comes_too_late_is_accepted_and_takes_no_place(open_replay: Open) -
     assert feed(actor, 2, first=1).tolist() == [-1, -1]
     replay.parameters.fetch()
     fresh = feed(actor, 5, first=3)
-    assert table.get(fresh).found.all() and not table.get(late).found.any()
+    assert table.get(fresh).found.all()
+    assert not table.get(late).found.any()
     info = table.info()
     assert (info.inserted, info.evicted_version, info.evicted_capacity) == (8, 3, 0)
 
@@ -86,7 +90,7 @@ def test_many_leave_and_a_sample_that_waited_for_it_is_served(open_replay: Open)
     actor = replay.actor("s", num_envs=50, autoreset="next_step")
     rows = np.zeros((50, 4), np.float32)
     done, not_done = np.ones(50, bool), np.zeros(50, bool)
-    for i in range(200):
+    for _i in range(200):
         actor.append(obs=rows, action=np.zeros(50, np.int64), reward=np.zeros(50), terminated=done, truncated=not_done)
         actor.append(
             obs=rows, action=np.zeros(50, np.int64), reward=np.zeros(50), terminated=not_done, truncated=not_done
@@ -115,4 +119,5 @@ def test_many_leave_and_a_sample_that_waited_for_it_is_served(open_replay: Open)
 def test_bad_limits_are_refused_by_name(line: str, path: str, value: object) -> None:
     with pytest.raises(netreplay.SpecError) as caught:
         netreplay.Spec.from_toml(simple(table=line))
-    assert caught.value.path == f"table.t.{path}" and caught.value.value == value
+    assert caught.value.path == f"table.t.{path}"
+    assert caught.value.value == value

@@ -19,7 +19,8 @@ def test_get_gives_the_rows_of_the_keys_in_their_order_and_zeros_for_what_is_not
     asked = np.concatenate([keys[order], [12345, -1], keys[:2]])
     batch = table.get(asked)
     assert batch.found.tolist() == [True] * 300 + [False] * 2 + [True] * 2
-    assert batch.keys[:300].tolist() == keys[order].tolist() and batch.keys[300:302].tolist() == [-1, -1]
+    assert batch.keys[:300].tolist() == keys[order].tolist()
+    assert batch.keys[300:302].tolist() == [-1, -1]
     assert batch["action"].tolist() == [*order.tolist(), 0, 0, 0, 1]
     assert np.array_equal(batch["obs"][:300], np.repeat(order[:, None], 4, 1).astype(np.float32))
     assert not batch["next_obs"][300:302].any()
@@ -44,7 +45,8 @@ def test_get_holds_no_leases_when_it_is_over_and_few_leases_are_enough(open_repl
     table = replay.table("t")
     for _ in range(5):
         batch = table.get(keys, timeout=10)
-        assert batch.found.all() and batch["action"].tolist() == list(range(100))
+        assert batch.found.all()
+        assert batch["action"].tolist() == list(range(100))
     with replay.learner("t", batch_size=7, timeout=10) as learner:
         learner.sample()
 
@@ -74,10 +76,12 @@ def test_histograms_count_each_item_once(open_replay: Open) -> None:
     found = replay.table("t").histograms()
     assert found.items == 400
     edges, counts = found.priority
-    assert len(edges) == len(counts) + 1 and np.all(np.diff(edges) > 0)
+    assert len(edges) == len(counts) + 1
+    assert np.all(np.diff(edges) > 0)
     by_priority = {float(edges[i]): int(counts[i]) for i in np.flatnonzero(counts)}
     assert by_priority == {0.0: 80, 0.5: 80, 1.0: 160, 2.0: 80}
-    assert found.age.counts.sum() == 400 and found.age.edges[np.flatnonzero(found.age.counts)[-1]] < 60
+    assert found.age.counts.sum() == 400
+    assert found.age.edges[np.flatnonzero(found.age.counts)[-1]] < 60
     _, times = np.unique(np.concatenate(drawn), return_counts=True)
     low, high = found.sampled.edges[:-1], found.sampled.edges[1:]
     expected = [int(((times >= a) & (times < b)).sum()) for a, b in zip(low, high, strict=True)]
@@ -87,4 +91,5 @@ def test_histograms_count_each_item_once(open_replay: Open) -> None:
 
 def test_histograms_of_an_empty_table(open_replay: Open) -> None:
     found = open_replay(simple()).table("t").histograms()
-    assert found.items == 0 and not found.priority.counts.any()
+    assert found.items == 0
+    assert not found.priority.counts.any()
