@@ -15,6 +15,7 @@ from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
 from netreplay.clients.limits import Limits, configure, limits_of
+from netreplay.clients.looking import Found, Histograms, get, histograms
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
 from netreplay.clients.updating import DeleteResult, Updater
@@ -57,6 +58,10 @@ class TableInfo(NamedTuple):
     """items removed by delete()"""
     evicted_reset: int
     """items removed by reset()"""
+    evicted_age: int
+    """items removed because they were older than max_age"""
+    evicted_version: int
+    """items removed because they were more than max_lag publications behind"""
     max_age_ns: int
     """limits in force, as are the next five: `limits` shows them better"""
     samples_per_insert: float
@@ -89,6 +94,16 @@ class TableInfo(NamedTuple):
     def limits(self) -> Limits:
         """the limits in force"""
         return limits_of(self)
+
+    @property
+    def replay_ratio(self) -> float:
+        """draws committed for each item inserted; 0.0 before the first"""
+        return self.sampled / self.inserted if self.inserted else 0.0
+
+    @property
+    def evicted(self) -> int:
+        """items removed, for whatever reason"""
+        return sum(getattr(self, name) for name in self._fields if name.startswith("evicted_"))
 
 
 class Ping(NamedTuple):
@@ -192,6 +207,18 @@ class Table:
         handle.call(
             f"reset of table {self.name!r}", lambda replay, wait, op: lib.nr_reset(replay, index, wait, op), timeout
         )
+
+    def get(self, keys: Any, *, timeout: float | None = None, as_torch: bool = False) -> Found:
+        """The items of these keys (int64 [n], as `batch.keys` and `flush()` give them), without drawing them.
+
+        A batch of n rows in the keys' order, with `found`, bool [n]; a row whose item is not (any more) in the table is
+        zeros. Nothing is counted as sampled and no limiter is asked. More than 128 keys are asked for in parts.
+        """
+        return get(self._replay._handle, self.name, keys, timeout, as_torch)
+
+    def histograms(self, timeout: float | None = None) -> Histograms:
+        """Its raw priorities, ages and times sampled, counted now, between other work: the table is never held up."""
+        return histograms(self._replay._handle, self.name, timeout)
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self._replay.url}>"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from netreplay.clients.connect import connect
     from netreplay.clients.learner import Learner
     from netreplay.clients.limits import Limits
+    from netreplay.clients.looking import Found, Histogram, Histograms
     from netreplay.clients.replay import Replay, TableInfo
     from netreplay.clients.sequences import nstep_returns, sequence_priority
     from netreplay.clients.updating import DeleteResult, UpdateResult
@@ -50,6 +51,9 @@ __all__ = [
     "DeleteResult",
     "TableInfo",
     "Limits",
+    "Found",
+    "Histogram",
+    "Histograms",
     "Spec",
     "StoreSpec",
     "ColumnSpec",
@@ -78,6 +82,9 @@ _LAZY = {
     "connect": "netreplay.clients.connect",
     "Replay": "netreplay.clients.replay",
     "TableInfo": "netreplay.clients.replay",
+    "Found": "netreplay.clients.looking",
+    "Histogram": "netreplay.clients.looking",
+    "Histograms": "netreplay.clients.looking",
     "Actor": "netreplay.clients.actor",
     "Learner": "netreplay.clients.learner",
     "UpdateResult": "netreplay.clients.updating",

@@ -44,6 +44,8 @@ MIN_STREAMS = 64
 LEAST_IN_FLIGHT = 4  # steps: one call of an actor must fit
 DEFAULT_LEASES = 8_192
 DEFAULT_SET_BYTES = 64 * 2**20
+MAX_AGE = 1e9  # seconds
+MAX_LAG = 16_383  # publications: NR_MAX_VERSIONS - 1
 MAX_SET_BYTES = 2**32 - 1 - 48  # offsets on the wire have 32 bits, and a message begins with its head
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}\Z")
@@ -345,6 +347,12 @@ class TableSpec:
         self._check_sampling()
         if self.limiter.kind in ("queue", "stack"):
             self._check_queue(self.limiter)
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", _number("max_age", self.max_age, 1e-3, MAX_AGE))
+        if self.max_lag is not None:
+            _whole("max_lag", self.max_lag, 0, MAX_LAG)
+        if not isinstance(self.parameters, str):
+            raise _refuse("parameters", self.parameters, "is not the name of a parameter set")
 
     def _check_queue(self, limiter: Limiter) -> None:
         kind, order = limiter.kind, {"queue": "fifo", "stack": "lifo"}[limiter.kind]
@@ -425,6 +433,10 @@ class Spec:
                     raise _refuse(
                         f"table.{name}.window.columns", column, f"is none that rows can show; those are: {known}"
                     )
+            if table.parameters not in self.parameters:
+                known = ", ".join(self.parameters)
+                path = f"table.{name}.parameters"
+                raise _refuse(path, table.parameters, f"is no parameter set; there are: {known}")
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Spec:

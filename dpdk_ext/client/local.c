@@ -1,6 +1,7 @@
 /* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
 #include "local.h"
+#include "../engine/maintain.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 enum {
     OWNER = 1,          /* of every stream */
     AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
-    LEAVE_ITEMS = 512,     /* that leave in one quantum of a reset */
+    ACCESSES = 4096,       /* of memory, about, that one call spends on items that must leave */
     RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
 
@@ -129,15 +130,20 @@ static void draw_parts(struct nr_sample *sample, uint64_t now)
     while (sample->done < sample->parts) {
         struct nr_sample_part *part = &sample->part[sample->done];
         struct nr_draw *draw = &draw_of(part)->draw;
-        uint8_t *rows = sample->rows + (size_t)sample->done * NR_SAMPLE_PART * sample->row_bytes;
+        uint8_t *rows = sample->rows + (size_t)sample->done * sample->part_rows * sample->row_bytes;
         uint64_t bytes = (uint64_t)part->count * sample->row_bytes, offset = 0;
 
         draw->entries = draw_of(part)->entries;
 
-        int status = nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait);
+        int status = sample->keys == NULL
+                         ? nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait)
+                         : nr_draw_open_keys(engine, sample->table, part->count,
+                                             sample->keys + (size_t)sample->done * sample->part_rows, draw, now, &sample->wait);
 
-        if (nr_is_wait(status))
+        if (nr_is_wait(status)) {
+            nr_local_of(sample->replay)->leaving |= status == NR_WAIT_LEAVING;
             return;
+        }
         while (status == NR_OK && offset < bytes) {
             uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
 
@@ -168,14 +174,14 @@ static bool draw_waiting(struct nr_local *local, uint64_t now)
     while (*link != NULL) {
         struct nr_sample *sample = *link;
 
-        if (!local->passed[sample->table]) {
+        if (!local->passed[sample->table] || sample->keys != NULL) { /* what only looks waits for nobody */
             draw_parts(sample, now);
             if (sample->status != NR_PENDING) {
                 *link = sample->waiting;
                 drawn = true;
                 continue;
             }
-            local->passed[sample->table] = 1;
+            local->passed[sample->table] |= sample->keys == NULL;
         }
         link = &sample->waiting;
     }
@@ -216,7 +222,10 @@ void nr_local_advance(struct nr_local *local, uint64_t now)
 
 void nr_local_leave(struct nr_local *local, uint64_t now)
 {
-    if (nr_engine_leaving(local->engine) && !nr_engine_leave(local->engine, LEAVE_ITEMS))
+    if (!local->leaving && !nr_engine_leaving(local->engine))
+        return;
+    local->leaving = nr_engine_maintain(local->engine, now, ACCESSES);
+    if (!local->leaving)
         nr_local_advance(local, now);
 }
 
@@ -255,7 +264,7 @@ static int local_sample_start(struct nr_sample *sample, uint64_t now)
 
     nr_local_leave(local, now);
     for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
-        queued = queued || other->table == sample->table;
+        queued = queued || (other->table == sample->table && sample->keys == NULL && other->keys == NULL);
     if (!queued)
         draw_parts(sample, now);
     if (sample->status != NR_PENDING) {
@@ -304,7 +313,8 @@ static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
     struct nr_local *local = nr_local_of(replay);
 
-    if (nr_engine_leaving(local->engine)) { /* whoever waits works, so that it goes on also when who began it has given up */
+    /* Whoever waits works, and lets others in between, so that it goes on also when who began it has given up. */
+    if (local->looks != 0 || local->leaving || nr_engine_leaving(local->engine)) {
         nr_local_leave(local, now);
         pthread_mutex_unlock(&replay->mutex);
         sched_yield();

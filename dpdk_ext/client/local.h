@@ -10,6 +10,8 @@ struct nr_local {
     struct nr_sample *first_waiting, **last_waiting; /* samples not drawn yet, by age */
     uint32_t blocked_actors;       /* actors with committed steps or items that wait */
     uint32_t publications;         /* that wait: sleepers look again soon */
+    bool leaving;                  /* a sample waits for items that are too old to be gone */
+    uint32_t looks;                /* histograms being counted: sleepers look again at once */
     uint8_t passed[NR_MAX_TABLES]; /* scratch of local.c */
 };
 

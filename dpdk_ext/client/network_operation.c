@@ -68,6 +68,8 @@ static bool request_all(struct nr_client *client, struct nr_operation *operation
         return add_request(operation, nr_client_fetch(client, operation->fetch.set, operation->fetch.newer_than, now));
     case NR_TABLES:
         return add_request(operation, nr_client_tables(client, now));
+    case NR_LOOK:
+        return add_request(operation, nr_client_histograms(client, operation->look.table, operation->look.histograms, now));
     default:
         return add_request(operation, nr_client_ping(client, operation->ping.payload_bytes, now));
     }
@@ -119,6 +121,8 @@ static int finish(struct nr_operation *operation)
         if (bytes != 0)
             memcpy(operation->tables.tables, message, bytes);
         free(message);
+        return NR_OK;
+    case NR_LOOK:
         return NR_OK;
     default:
         nr_request_ping(operation->request[0], &operation->ping.ping->round_trip_ns, &operation->ping.ping->server_ns);

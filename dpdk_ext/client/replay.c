@@ -521,6 +521,19 @@ int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t c
     return run_operation(operation, wait_ns, handle);
 }
 
+int nr_histograms(struct nr_replay *replay, uint32_t table, struct nr_histograms *histograms, uint64_t wait_ns,
+                  struct nr_operation **handle)
+{
+    struct nr_operation *operation;
+    int status = begin_operation(replay, NR_LOOK, &operation, handle);
+
+    if (status != NR_OK)
+        return status;
+    memset(histograms, 0, sizeof(*histograms));
+    operation->look = (struct nr_look_call){.histograms = histograms, .table = table};
+    return run_operation(operation, wait_ns, handle);
+}
+
 int nr_ping(struct nr_replay *replay, uint32_t payload_bytes, struct nr_ping *ping, uint64_t wait_ns, struct nr_operation **handle)
 {
     struct nr_operation *operation;

@@ -170,6 +170,12 @@ uint32_t nr_replay_losses(struct nr_replay *replay, uint32_t capacity, struct nr
 struct nr_sample;
 enum { NR_SAMPLE_PART = 256 };
 int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **sample);
+/* The same for the items of `count` keys, which must stay as the rows must: nothing is drawn. Row i is key i's, zeros but for the key
+ * NR_KEY_NONE when its item is not in the table. The heads have NR_GET_PART rows, or the
+ * table's leases where those are fewer. */
+enum { NR_GET_PART = 128 };
+int nr_get_start(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                 struct nr_sample **sample);
 int nr_sample_wait(struct nr_sample *sample, uint64_t wait_ns); /* NR_OK: all bytes are here and the lease is ended */
 void nr_sample_blocked(struct nr_sample *sample, struct nr_blocked *blocked);
 uint32_t nr_sample_heads(const struct nr_sample *sample, struct nr_draw_head *heads);
@@ -213,6 +219,10 @@ void nr_fetched_free(struct nr_fetched *fetched);
 /* Of the first `capacity` tables. */
 int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t capacity, uint64_t wait_ns,
               struct nr_operation **operation);
+
+/* *histograms must stay until final. */
+int nr_histograms(struct nr_replay *replay, uint32_t table, struct nr_histograms *histograms, uint64_t wait_ns,
+                  struct nr_operation **operation);
 
 /* Where the time of one round trip went. */
 struct nr_ping {

@@ -185,9 +185,11 @@ struct nr_sample {
     struct nr_sample *all;     /* all of the replay's */
     struct nr_sample *waiting; /* the next that is not whole */
     uint8_t *rows;             /* the caller's, count * row_bytes */
+    const uint64_t *keys;      /* the caller's [count]: items to look at; NULL: they are drawn */
     uint32_t row_bytes;
     uint32_t table;
     uint32_t count;    /* rows */
+    uint32_t part_rows; /* of each part but the last */
     uint32_t parts;    /* in use */
     uint32_t capacity; /* parts that there is room for */
     uint32_t done;     /* parts that are whole, of the first */
@@ -199,7 +201,18 @@ struct nr_sample {
 
 /* ---- Operations ---- */
 
-enum nr_operation_kind { NR_FLUSH, NR_UPDATE, NR_DELETE, NR_CONFIGURE, NR_RESET, NR_PUBLISH, NR_FETCH, NR_TABLES, NR_PING };
+enum nr_operation_kind {
+    NR_FLUSH,
+    NR_UPDATE,
+    NR_DELETE,
+    NR_CONFIGURE,
+    NR_RESET,
+    NR_PUBLISH,
+    NR_FETCH,
+    NR_TABLES,
+    NR_PING,
+    NR_LOOK
+};
 
 /* Memory that stays with its operation from use to use. */
 struct nr_scratch {
@@ -250,6 +263,11 @@ struct nr_tables_call {
     uint32_t capacity;
 };
 
+struct nr_look_call {
+    struct nr_histograms *histograms; /* the caller's */
+    uint32_t table;
+};
+
 struct nr_ping_call {
     struct nr_ping *ping; /* the caller's */
     uint32_t payload_bytes;
@@ -274,6 +292,7 @@ struct nr_operation {
         struct nr_fetch_call fetch;
         struct nr_tables_call tables;
         struct nr_ping_call ping;
+        struct nr_look_call look;
     };
 };
 

@@ -115,6 +115,39 @@ static int audit_remover(const struct audit *audit, const struct nr_table *table
     return NR_OK;
 }
 
+/* Items are in the order of their birth, and those with a version, as far as they were looked at, in the list of their publication. */
+static int audit_expiry(const struct audit *audit, const struct nr_engine *engine, const struct nr_table *table, uint32_t index)
+{
+    const struct nr_expiry *expiry = &table->expiry;
+    uint64_t born = 0, linked = 0, expected = 0;
+
+    for (uint32_t slot = table->order.oldest; slot != NR_NONE; slot = table->order.links[slot].after) {
+        uint64_t version = 0;
+
+        EXPECT(table->born[slot] >= born, "table %u slot %u: born before an older item", index, slot);
+        born = table->born[slot];
+        if (expiry->versions > 0)
+            memcpy(&version, (const uint8_t *)nr_table_record(table, slot) + table->columns + expiry->offset, sizeof(version));
+        expected += version != 0 && slot < expiry->scanned;
+    }
+    if (expiry->versions == 0)
+        return NR_OK;
+    uint64_t present = engine->sets[expiry->set].counter;
+    uint64_t kept = expiry->seen >= expiry->versions ? expiry->seen - expiry->versions + 1 : 0;
+    EXPECT(expiry->seen <= present && (expiry->kept == kept || expiry->kept < kept), "table %u: publications kept", index);
+    for (uint32_t head = expiry->slots; head <= expiry->slots + NR_MAX_VERSIONS; head++) {
+        for (uint32_t node = expiry->links[head].after, before = head; node != head;
+             before = node, node = expiry->links[node].after) {
+            EXPECT(node < table->fresh && expiry->links[node].before == before && ++linked <= table->order.size &&
+                       (nr_table_record(table, node)->key & NR_KEY_GONE) == 0,
+                   "table %u: list of publication %u", index, head - expiry->slots);
+        }
+    }
+    EXPECT(linked == expected, "table %u: %llu items are in lists of publications, %llu should be", index,
+           (unsigned long long)linked, (unsigned long long)expected);
+    return NR_OK;
+}
+
 /* `leases`: by slot, zeroed. `references`: by place; what the table's items hold is added. */
 static int audit_table(const struct audit *audit, const struct nr_engine *engine, uint32_t index, uint32_t *leases,
                        uint32_t *references)
@@ -132,6 +165,8 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         leased += draw->leased;
         reserved += draw->resets == table->resets ? draw->reserved : 0;
         for (uint32_t i = 0; i < draw->count; i++) {
+            if (draw->entries[i].key == NR_KEY_NONE && draw->reserved == 0)
+                continue; /* it was looked for, and is not here */
             uint32_t slot = nr_table_slot(table, draw->entries[i].key);
 
             EXPECT(slot < table->fresh && (nr_table_record(table, slot)->key & ~NR_KEY_GONE) == draw->entries[i].key,
@@ -190,9 +225,9 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(withheld == table->withheld, "table %u: withheld", index);
     EXPECT(listed + leftovers + unused == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->inserted_before + table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps +
-                                                                   table->evicted_sampled + table->evicted_deleted +
-                                                                   table->evicted_reset,
+    EXPECT(table->inserted_before + table->limiter.inserted ==
+               listed + table->evicted_capacity + table->evicted_steps + table->evicted_sampled + table->evicted_deleted +
+                   table->evicted_reset + table->evicted_age + table->evicted_version,
            "table %u: inserts and evictions", index);
     EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits",
            index);
@@ -204,7 +239,7 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         status = audit_remover(audit, table, index, held);
     }
     free(held);
-    return status;
+    return status == NR_OK ? audit_expiry(audit, engine, table, index) : status;
 }
 
 /* `references`: by place; what the rings hold is added. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/choose.h"
+#include "engine/lease.h"
 #include "engine/space.h"
 #include "engine/state.h"
 #include "engine/view.h"
@@ -30,17 +31,6 @@ static inline const uint8_t *piece_source(const struct nr_table *table, const st
     }
 }
 
-static void take_head(const struct nr_table *table, struct nr_draw_head *head)
-{
-    const struct nr_selector *selector = &table->selector;
-
-    head->number = table->draws + 1;
-    head->size = table->order.size;
-    head->total = selector->ops->total(selector);
-    head->max_leaf = selector->ops->leaf(selector, nr_extremes_largest(&table->extremes));
-    head->min_leaf = selector->ops->leaf(selector, nr_extremes_least(&table->extremes));
-}
-
 int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count, struct nr_draw *draw, uint64_t now,
                  struct nr_wait *wait)
 {
@@ -53,6 +43,12 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
         return NR_BAD_COUNT;
     if (table->resetting)
         return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    if (nr_expiry_limited(&table->expiry)) {
+        uint32_t budget = NR_EXPIRE_QUANTUM;
+
+        if (!nr_expire(engine, table, now, &budget))
+            return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    }
     int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
     if (status != NR_OK)
         return status;
@@ -62,7 +58,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
         status = nr_choose_lacking(table, count, wait);
         if (status == NR_OK && !nr_space_for_leases(engine, table, count, now))
             return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
-        take_head(table, &draw->head); /* before the draws, which may withhold items */
+        nr_draw_take_head(table, &draw->head); /* before the draws, which may withhold items */
         if (status == NR_OK)
             status = nr_choose(engine, table, draw, count, wait);
         /* Draws past due keep items from others: they give way. */
@@ -91,19 +87,8 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     }
 
     table->draws++;
-    draw->table = table_index;
-    draw->count = count;
-    draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
-    draw->leased = draw->reserved = count;
-    draw->resets = table->resets;
-    draw->earlier = table->newest;
-    draw->later = NULL;
-    if (table->newest != NULL)
-        table->newest->later = draw;
-    else
-        table->oldest = draw;
-    table->newest = draw;
-    table->leased += count;
+    nr_draw_enlist(engine, table, draw, count, now);
+    draw->reserved = count;
     table->limiter.reserved += count;
     return NR_OK;
 }
@@ -265,6 +250,21 @@ static void copy_part(const struct nr_table *table, const struct nr_slab *slab, 
     }
 }
 
+/* The record of an entry; NULL where it was looked for and is not here. */
+static inline const struct nr_record *record_of(const struct nr_table *table, const struct nr_draw_entry *entry)
+{
+    return entry->key == NR_KEY_NONE ? NULL : nr_table_record(table, nr_table_slot(table, entry->key));
+}
+
+/* Bytes [from, to) of the row of an item that is not here: its entry, then zeros. */
+static void copy_absent(const struct nr_draw_entry *entry, uint32_t from, uint32_t to, uint8_t *target)
+{
+    uint32_t head = from >= NR_ROW_HEAD ? 0 : (to < NR_ROW_HEAD ? to : NR_ROW_HEAD) - from;
+
+    memcpy(target, (const uint8_t *)entry + from, head);
+    memset(target + head, 0, to - from - head);
+}
+
 int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length)
 {
     if (draw->leased == 0)
@@ -279,10 +279,12 @@ int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t 
     uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
     while (length > 0) {
         const struct nr_draw_entry *entry = &draw->entries[row];
-        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        const struct nr_record *record = record_of(table, entry);
         uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
 
-        if (part == table->row_bytes) {
+        if (record == NULL) {
+            copy_absent(entry, from, from + part, out);
+        } else if (part == table->row_bytes) {
             copy_row(table, slab, entry, record, out);
         } else {
             copy_part(table, slab, entry, record, from, from + part, out);
@@ -383,11 +385,14 @@ int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_
     uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
     while (length > 0) {
         const struct nr_draw_entry *entry = &draw->entries[row];
-        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        const struct nr_record *record = record_of(table, entry);
         uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
 
         length -= part;
-        gather_part(store, table, entry, record, from, from + part, length == 0, pieces);
+        if (record == NULL)
+            copy_absent(entry, from, from + part, nr_pieces_copied(pieces, part));
+        else
+            gather_part(store, table, entry, record, from, from + part, length == 0, pieces);
         from = 0;
         row++;
     }
@@ -399,6 +404,8 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
     struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
 
     for (uint32_t i = 0; i < draw->count; i++) {
+        if (draw->entries[i].key == NR_KEY_NONE)
+            continue;
         uint32_t slot = nr_table_slot(table, draw->entries[i].key);
         struct nr_record *record = nr_table_record(table, slot);
 

@@ -43,8 +43,9 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
            nr_selector_find(table->sampler) != NULL && nr_remover_find(table->remover) != NULL &&
            (table->sampler != NR_SAMPLER_TOP_K || table->top >= 1) && isfinite(table->exponent) && table->exponent >= 0 &&
-           nr_limits_valid(&table->limits, table->capacity) && table->window >= 1 && table->window <= store->window &&
-           table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
+           nr_limits_valid(&table->limits, table->capacity) &&
+           table->limits.versions <= (nr_expiry_versioned(table, config->set_count) ? NR_MAX_VERSIONS : 0) && table->window >= 1 &&
+           table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
 }
@@ -92,7 +93,7 @@ static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const stru
     for (uint32_t i = 0; i < config->table_count; i++) {
         struct nr_table scratch;
 
-        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i]);
+        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i], config->set_count);
     }
     for (uint32_t i = 0; i < config->set_count; i++) {
         for (int j = 0; j < 2; j++) {
@@ -144,6 +145,7 @@ struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *s
 
         nr_table_plan(table, config->tables[i].gather_count > 0 ? config->gathers + config->tables[i].first_gather : NULL,
                       config->tables[i].gather_count);
+        nr_expire_configure(engine, table, &config->tables[i].limits);
         table->shard = (uint64_t)config->shard << NR_KEY_BITS;
         table->first_generations = nr_random_next(&engine->random);
         table->next_of_store = store->first_table;
@@ -178,9 +180,10 @@ int nr_table_configure(struct nr_engine *engine, uint32_t table_index, const str
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
 
-    if (!nr_limits_valid(limits, table->capacity))
+    if (!nr_limits_valid(limits, table->capacity) || !nr_expire_limits_valid(table, limits))
         return NR_BAD_LIMITS;
     nr_limiter_set(&table->limiter, limits);
+    nr_expire_configure(engine, table, limits);
     table->progress++;
     return NR_OK;
 }
@@ -249,6 +252,8 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .max_sampled = table->limiter.limits.max_sampled,
         .versions = table->limiter.limits.versions,
         .evicted_sampled = table->evicted_sampled,
+        .evicted_age = table->evicted_age,
+        .evicted_version = table->evicted_version,
         .saturated = table->saturated,
         .leased = table->leased,
         .total = selector->ops->total(selector),

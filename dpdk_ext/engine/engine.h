@@ -25,6 +25,7 @@ enum {
     NR_MAX_WINDOW = 4096,      /* steps of one item */
     NR_ROW_HEAD = 16,          /* every row starts with its key (uint64) and probability (float64) */
     NR_MAX_ITEM_COLUMNS = 40,  /* bytes of an item's own columns; the wire's item record has room for as many */
+    NR_MAX_VERSIONS = 16384,   /* publications that nr_limits.versions can tell apart */
     NR_PRIORITY_UNIT_BITS = 24 /* leaves are integers in units of 2^-24 of a weight */
 };
 
@@ -80,7 +81,8 @@ struct nr_limits {
     double samples_per_insert; /* > 0; 0: no ratio, and the two that follow are not looked at */
     double least, most;        /* samples; least <= most */
     uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit; <= INT32_MAX */
-    uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; 0: all */
+    uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; at most
+                                   NR_MAX_VERSIONS; 0: all */
     uint64_t max_age_ns;       /* since its insertion; 0: no limit */
 };
 
@@ -205,7 +207,8 @@ enum { NR_ITEM_DEFAULT_PRIORITY = 1 }; /* the largest raw priority in the table 
 
 /* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* and NR_STREAM_GONE decides
  * the item: its number, and those skipped before it, are used up, and a repeat answers NR_DUPLICATE (NR_BAD_PRIORITY where its
- * priority is bad). *key is set for NR_OK, else NR_KEY_NONE. The default priority is asked for before an item makes room.
+ * priority is bad). *key is set for NR_OK, else NR_KEY_NONE; also for NR_OK where the item's version is too old already: it is
+ * counted as inserted and as one that left, and takes no place. The default priority is asked for before an item makes room.
  * NR_NO_TABLE: none, or not over the stream's store. */
 int nr_item_insert(struct nr_engine *engine, uint32_t table, uint32_t handle, uint32_t owner, const struct nr_item *item,
                    uint64_t now, uint64_t *key, struct nr_wait *wait);
@@ -299,6 +302,12 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
 
 /* ---- Looking ---- */
 
+/* Leases the items of the keys, without drawing them: nothing is reserved or counted, and no limiter is asked. Entry i is key i's,
+ * with the probability that a draw would have; of an item that is not in the table it has NR_KEY_NONE and probability 0, and the
+ * row is zeros. Then as a draw: nr_draw_copy, nr_draw_gather, nr_draw_settle with NR_SETTLE_RELEASE. NR_WAIT_LEASES, NR_BAD_COUNT. */
+int nr_draw_open_keys(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, struct nr_draw *draw,
+                      uint64_t now, struct nr_wait *wait);
+
 struct nr_table_info {
     uint64_t size, capacity, min_size;
     uint64_t inserted, sampled, reserved;     /* since the last reset: items; draws taken; draws neither taken nor refunded */
@@ -306,6 +315,7 @@ struct nr_table_info {
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
     uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
     uint64_t evicted_deleted, evicted_reset;  /* because a client said so */
+    uint64_t evicted_age, evicted_version;    /* because they had become too old */
     uint64_t max_age_ns;                      /* limits in force, as struct nr_limits has them, as are the next four */
     double samples_per_insert, least, most;
     uint32_t max_sampled, versions;
@@ -319,6 +329,26 @@ struct nr_table_info {
 int nr_table_info(const struct nr_engine *engine, uint32_t table, struct nr_table_info *info);
 uint32_t nr_table_row_bytes(const struct nr_engine *engine, uint32_t table); /* 0 for no such table */
 uint32_t nr_table_item_bytes(const struct nr_engine *engine, uint32_t table); /* of an item's columns; 0 for no such table */
+
+/* How the items of a table are distributed. Filled by a scan over its slots that may be interrupted: zero it, then call
+ * nr_table_histograms until it does not say NR_PENDING. An item that stays meanwhile is counted once. */
+enum {
+    NR_PRIORITY_BUCKETS = 96, /* 0: zeros; 1 + b: from 2^(NR_PRIORITY_BINADE + b) to its double, the outermost all beyond them */
+    NR_PRIORITY_BINADE = -47,
+    NR_AGE_BUCKETS = 64,     /* b: from 2^b ns to its double; 0: below 2 ns */
+    NR_SAMPLED_BUCKETS = 34, /* 0, 1, 2, 3 to 4, 5 to 8, ...: b >= 2 ends at 2^(b - 1) times */
+};
+struct nr_histograms {
+    uint64_t items;  /* counted */
+    uint32_t cursor; /* slot that the scan looks at next */
+    uint32_t pad;    /* 0 */
+    uint32_t priority[NR_PRIORITY_BUCKETS]; /* items by raw priority */
+    uint32_t age[NR_AGE_BUCKETS];           /* by time since their insertion */
+    uint32_t sampled[NR_SAMPLED_BUCKETS];   /* by times drawn, refunds taken off */
+};
+/* Looks at `budget` slots more. NR_OK when that was the last, else NR_PENDING. */
+int nr_table_histograms(const struct nr_engine *engine, uint32_t table, uint64_t now, uint32_t budget,
+                        struct nr_histograms *histograms);
 
 /* Rises whenever a waiting call on the table could succeed: an insert, a settled draw, an update, freed space. */
 uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table);

@@ -46,11 +46,25 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         return refuse(table, stream, item->number, status);
     if (table->resetting)
         return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    if (nr_expiry_limited(&table->expiry)) { /* those that are too old make room, and are no measure of the default priority */
+        uint32_t budget = NR_EXPIRE_QUANTUM;
+
+        nr_expire(engine, table, now, &budget);
+    }
     status = nr_limiter_can_insert(&table->limiter, table->order.size, wait);
     if (status != NR_OK)
         return status;
 
-    /* From here on nothing fails. The largest priority is asked for before an item makes room. */
+    /* From here on nothing fails. What comes too late takes nobody's place. */
+    if (nr_expire_late(engine, table, item->columns)) {
+        stream->next_item = item->number + 1;
+        table->limiter.inserted++;
+        nr_limiter_left(&table->limiter, 0);
+        table->evicted_version++;
+        table->progress++;
+        return NR_OK;
+    }
+    /* The largest priority is asked for before an item makes room. */
     double raw = !by_default              ? nr_priority_normal(item->priority)
                  : table->order.size == 0 ? 1.0
                                           : nr_extremes_largest(&table->extremes);
@@ -67,12 +81,14 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         nr_slab_hold(&store->slab, ring[at]);
         at = at + 1 < store->span ? at + 1 : 0;
     }
-    table->born[slot] = now;
+    uint64_t newest = table->order.newest != NR_NONE ? table->born[table->order.newest] : 0;
+    table->born[slot] = now > newest ? now : newest;
     record->anchor = (uint16_t)item->anchor;
     record->length = (uint16_t)item->length;
     if (table->item_bytes > 0)
         memcpy((uint8_t *)record + table->columns, item->columns, table->item_bytes);
     nr_table_add(table, slot, raw);
+    nr_expire_link(engine, table, slot);
     table->limiter.inserted++;
     table->progress++;
     stream->next_item = item->number + 1;

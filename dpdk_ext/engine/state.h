@@ -40,6 +40,7 @@ struct nr_engine {
     uint32_t table_count;
     uint32_t set_count;
     uint32_t resetting; /* tables whose items are leaving */
+    uint32_t maintained; /* index of the table that nr_engine_maintain looks at next */
 };
 
 static inline struct nr_store *nr_engine_store_of(const struct nr_engine *engine, const struct nr_table *table)

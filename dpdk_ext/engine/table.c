@@ -9,7 +9,7 @@
 #define SMALL_ROW 2048 /* bytes */
 #define SMALL_COUNT 32 /* pieces */
 
-void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config)
+void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config, uint32_t sets)
 {
     uint32_t slot_bits = 1;
 
@@ -38,6 +38,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
     table->born = nr_arena_take(arena, table->slots, sizeof(uint64_t));
+    nr_expiry_init(&table->expiry, arena, config, sets);
     nr_order_init(&table->order, arena, table->slots);
     nr_extremes_init(&table->extremes, arena, table->slots);
     nr_selector_init(&table->selector, arena, config, table->slots);
@@ -166,6 +167,7 @@ void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
         table->remover.passed = NR_NONE;
     nr_limiter_left(&table->limiter, record->sampled);
     nr_order_remove(&table->order, slot);
+    nr_expire_unlink(&table->expiry, slot);
     if (record->reserved & NR_RECORD_WITHHELD)
         table->withheld--;
     else

@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 
+#include "engine/expire.h"
 #include "engine/extremes.h"
 #include "engine/limiter.h"
 #include "engine/order.h"
@@ -74,7 +75,9 @@ struct nr_table {
     struct nr_selector selector;
     struct nr_order order; /* the drawable and the withheld items */
     struct nr_extremes extremes; /* their raw priorities, by slot */
-    uint64_t *born;              /* ns; by slot: when the item was inserted; apart from the record, which draws touch */
+    struct nr_expiry expiry;
+    uint64_t *born; /* ns; by slot: when the item was inserted, never before one inserted earlier; apart from the record, which
+                       draws touch */
     struct nr_removal remover;
 
     /* Space. */
@@ -101,11 +104,12 @@ struct nr_table {
     uint64_t inserted_before;                     /* items that the limiter had counted when it was reset */
     uint64_t resets;                              /* begun, ever */
     uint64_t evicted_sampled;                     /* items that left because they were sampled as often as they may be */
+    uint64_t evicted_age, evicted_version;        /* items that left because they were too old */
     uint64_t saturated;                           /* leaves cut to the cap or raised to the least */
     uint64_t progress;                            /* see nr_table_progress; what the store freed is added */
 };
 
-void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config);
+void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct nr_table_config *config, uint32_t sets);
 /* Lays out the rows; `gathers` are the table's own, valid and without overlap. */
 void nr_table_plan(struct nr_table *table, const struct nr_gather *gathers, uint32_t count);
 

@@ -68,6 +68,12 @@ void nr_request_free(struct nr_client *client, struct nr_request *request);
  * Final NR_OK: all bytes are here and the lease is being ended. Then nr_client_settle ends it: taken (commit) or not (refund);
  * it frees the request, finished or not. */
 struct nr_request *nr_client_sample(struct nr_client *client, uint32_t table, uint32_t count, void *rows, uint64_t now);
+/* The rows of up to NR_GET_KEYS keys, which must stay, as `rows`, until the request is final or freed; see nr_draw_open_keys.
+ * nr_request_draw says what the table was. nr_request_free ends it. */
+struct nr_request *nr_client_get(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                                 uint64_t now);
+/* *histograms is written when NR_OK. */
+struct nr_request *nr_client_histograms(struct nr_client *client, uint32_t table, struct nr_histograms *histograms, uint64_t now);
 /* Somebody waits for this sample now. Draws asked for in advance leave some places of a session to those. */
 void nr_client_urge(struct nr_client *client, struct nr_request *request);
 void nr_request_draw(const struct nr_request *request, struct nr_draw_head *head);

@@ -116,8 +116,9 @@ struct nr_request {
             bool collected; /* `settle` is what was, or will be, sent */
             bool carried;   /* they were delivered, or taken back */
         };
+        struct nr_histograms *histograms; /* the caller's */
         struct {
-            const uint64_t *keys;
+            const uint64_t *keys; /* UPDATE, GET */
             const double *priorities;
             uint8_t *outcome;
         };
@@ -143,7 +144,7 @@ struct nr_request {
         struct nr_insert *insert;
     };
     uint64_t version;    /* PUBLISH, FETCH */
-    struct nr_pull pull; /* SAMPLE, FETCH, SPEC, TABLES */
+    struct nr_pull pull; /* SAMPLE, GET, FETCH, SPEC, TABLES */
 };
 
 struct nr_client_slot {
@@ -314,8 +315,8 @@ uint64_t nr_pull_due(const struct nr_client *client, const struct nr_request *re
 void nr_pull_expire(struct nr_client *client, struct nr_request *request, uint64_t now);
 
 /* client_calls.c */
-extern const struct nr_call nr_call_sample, nr_call_update, nr_call_publish, nr_call_fetch, nr_call_tables, nr_call_spec,
-    nr_call_ping;
+extern const struct nr_call nr_call_sample, nr_call_get, nr_call_histogram, nr_call_update, nr_call_publish, nr_call_fetch,
+    nr_call_tables, nr_call_spec, nr_call_ping;
 void nr_publish_again(struct nr_client *client);
 void nr_keepalive(struct nr_client *client, uint64_t now);
 bool nr_keepalive_wanted(const struct nr_client *client);
@@ -344,6 +345,12 @@ struct nr_logged *nr_log_front(struct nr_client *client); /* a new record before
 void nr_streams_open(struct nr_client *client);
 void nr_streams_close(struct nr_client *client);
 void nr_streams_reset(struct nr_client *client);
+
+/* Its message is rows, which the server leases until they are released. */
+static inline bool nr_request_draws(const struct nr_request *request)
+{
+    return request->call == &nr_call_sample || request->call == &nr_call_get;
+}
 
 static inline uint64_t nr_client_random(struct nr_client *client)
 {

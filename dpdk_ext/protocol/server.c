@@ -26,6 +26,8 @@ static const struct {
     [NR_OP_PING] = {true, false, 0, nr_server_ping},
     [NR_OP_DELETE] = {false, true, sizeof(struct nr_wire_update), nr_server_update},
     [NR_OP_ADMIN] = {false, true, sizeof(struct nr_wire_admin), nr_server_admin},
+    [NR_OP_GET] = {false, false, sizeof(struct nr_wire_get), nr_server_get},
+    [NR_OP_HISTOGRAM] = {false, true, sizeof(struct nr_wire_histogram), nr_server_histogram},
 };
 
 uint64_t nr_server_bytes(const struct nr_server_config *config)

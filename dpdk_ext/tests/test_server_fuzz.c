@@ -107,6 +107,25 @@ static void make_admin(struct player *player, struct datagram *datagram, uint8_t
         add(datagram, &change, sizeof(change));
 }
 
+/* GETs of keys that may be there, and histograms. */
+static void make_look(struct player *player, struct datagram *datagram, uint8_t slot)
+{
+    if (one_in(8)) {
+        struct nr_wire_histogram histogram = {.table = below(3)};
+
+        start(datagram, NR_OP_HISTOGRAM, player->session, slot, request_of(player, slot));
+        add(datagram, &histogram, sizeof(histogram));
+        return;
+    }
+    struct nr_wire_get get = {.table = below(3), .count = below(NR_GET_KEYS + 2)};
+
+    start(datagram, NR_OP_GET, player->session, slot, request_of(player, slot));
+    add(datagram, &get, sizeof(get));
+    for (uint32_t i = 0; i < get.count; i++)
+        add(datagram, &keys[below(1024)], sizeof(keys[0]));
+    head(datagram)->fragments = (uint16_t)below(5);
+}
+
 static void make_parameters(struct player *player, struct datagram *datagram, uint8_t slot)
 {
     if (one_in(2)) {
@@ -211,6 +230,9 @@ static void make(struct player *player, struct datagram *datagram)
         break;
     case 11:
         start(datagram, one_in(2) ? NR_OP_SPEC : NR_OP_TABLES, player->session, slot, request_of(player, slot));
+        break;
+    case 13:
+        make_look(player, datagram, slot);
         break;
     default:
         make_stateless(player, datagram);
@@ -374,7 +396,8 @@ int main(int argc, char **argv)
            (unsigned long long)stored(driver, 0), (unsigned long long)stored(driver, 1), (unsigned long long)driver->sent);
     if (total >= 1000000)
         CHECK(seen.inserts > 1000 && seen.samples > 1000 && seen.updates > 1000 && seen.deletes > 1000 && seen.admins > 1000 &&
-              seen.publishes > 0 && seen.fetches > 1000 && stored(driver, 0) > 1000 && stored(driver, 1) > 10);
+              seen.publishes > 0 && seen.fetches > 1000 && seen.gets > 1000 && seen.histograms > 1000 && stored(driver, 0) > 1000 &&
+              stored(driver, 1) > 10);
     free(block);
     driver_close(driver);
     return 0;
