@@ -232,7 +232,7 @@ def test_a_program_that_cannot_be_had_is_named_in_one_line(start, wire, tmp_path
     bad.write_bytes(b"no object")
     assert "is no BPF object file with a map named xsks_map" in refusal(start, arguments=f"xdp_prog={bad}")
     bad.write_bytes(b"\x7fELF xsks_map\0")
-    assert f"{bad}" in refusal(start, arguments=f"xdp_prog={bad}")
+    assert f"the kernel refuses the program {bad}" in refusal(start, arguments=f"xdp_prog={bad}")
     assert "xdp" not in wire.server.do("ip", "link", "show", "eth0")
 
 
