@@ -10,8 +10,7 @@
 #include <rte_ethdev.h>
 #include <rte_ring.h>
 
-#include "dpdk/eal.h"
-#include "dpdk/port.h"
+#include "eal_process.h"
 #include "tests/check.h"
 
 #define SKIPPED 77
@@ -20,40 +19,6 @@
 
 static const uint8_t server_ip4[4] = {10, 0, 0, 2}, client_ip4[4] = {10, 0, 0, 1};
 static const uint8_t server_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 2}, client_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 1};
-
-static int start_eal(const char *vdev, char text[NR_EAL_TEXT])
-{
-    static char prefix[32];
-    const char *arguments[] = {"test_port",      "--no-pci",      "--no-huge", "-m",     "128",
-                               "--no-telemetry", "--file-prefix", prefix,      "--vdev", vdev};
-
-    snprintf(prefix, sizeof(prefix), "nr-%d", (int)getpid());
-    return nr_eal_start(vdev != NULL ? 10 : 8, arguments, text);
-}
-
-static void must_start(const char *vdev)
-{
-    char text[NR_EAL_TEXT];
-    int result = start_eal(vdev, text);
-
-    if (result != 0) {
-        fprintf(stderr, "EAL: %d: %s\n", result, text);
-        exit(1);
-    }
-}
-
-static struct nr_packet_io *must_open(const struct nr_port_config *config)
-{
-    char text[256];
-    int error;
-    struct nr_packet_io *io = nr_port_open(config, &error, text);
-
-    if (io == NULL) {
-        fprintf(stderr, "%s: %d: %s\n", config->device, error, text);
-        exit(1);
-    }
-    return io;
-}
 
 /* A bad argument is told in text, nothing is printed, and there is no second try. */
 static int test_eal(void)
@@ -74,7 +39,7 @@ static int test_eal(void)
     CHECK(result < 0 && result != -EALREADY);
     CHECK(strstr(text, "no-such-option") != NULL);
     CHECK_EQUAL(read(output[0], &byte, 1), 0);
-    CHECK_EQUAL(start_eal(NULL, text), -EALREADY);
+    CHECK_EQUAL(start_eal(NULL, "128", text), -EALREADY);
     CHECK_EQUAL(text[0], 0);
     return 0;
 }
@@ -94,7 +59,7 @@ static int test_null(void)
     int error;
 
     CHECK_EQUAL(sched_getaffinity(0, sizeof(before), &before), 0);
-    must_start("net_null0,size=64");
+    must_start("net_null0,size=64", "128");
     CHECK_EQUAL(sched_getaffinity(0, sizeof(after), &after), 0);
     CHECK(CPU_EQUAL(&before, &after));
 
@@ -163,17 +128,6 @@ static void came_back(void *context, uint64_t token)
     CHECK(token != NR_TOKEN_NONE && token < TOKENS);
     references->returned[token]++;
     references->all++;
-}
-
-static void make_peer(struct nr_peer *peer, const uint8_t *address, uint32_t bytes, uint16_t port, const uint8_t mac[6])
-{
-    memset(peer, 0, sizeof(*peer));
-    peer->bytes[0] = bytes == 4 ? 4 : 6;
-    peer->bytes[2] = (uint8_t)(port >> 8);
-    peer->bytes[3] = (uint8_t)port;
-    memcpy(peer->bytes + 4, address, bytes);
-    peer->length = bytes == 4 ? NR_PEER_LENGTH_IP4 : NR_PEER_LENGTH_IP6;
-    memcpy(peer->bytes + peer->length, mac, 6);
 }
 
 static void make_rings(struct link *link)
@@ -377,7 +331,7 @@ static int test_ring(void)
     struct nr_port_info info;
     struct nr_port_counters counters;
 
-    must_start(NULL);
+    must_start(NULL, "128");
     make_rings(&link);
     open_link(&link, "net_ring_server", "net_ring_client", slab);
     nr_port_info(link.io[0], &info);
@@ -406,7 +360,7 @@ static int serve(const char *vdev, const char *device, uint16_t mtu)
     struct nr_tx tx[32];
     bool ended = false;
 
-    must_start(vdev);
+    must_start(vdev, "128");
     memcpy(config.ip4, server_ip4, 4);
     memcpy(config.ip6, server_ip6, 16);
     struct nr_packet_io *io = must_open(&config);
