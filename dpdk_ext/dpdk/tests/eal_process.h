@@ -14,11 +14,15 @@
 static inline int start_eal(const char *vdev, const char *megabytes, char text[NR_EAL_TEXT])
 {
     static char prefix[32];
-    const char *arguments[] = {"test_port",      "--no-pci",      "--no-huge", "-m",     megabytes,
-                               "--no-telemetry", "--file-prefix", prefix,      "--vdev", vdev};
+    const char *arguments[] = {"test_port",     "--no-pci",
+                               "--no-huge",     "-m",
+                               megabytes,       "--no-telemetry",
+                               "--file-prefix", prefix,
+                               "--log-level",   "lib.vhost.config:warning",
+                               "--vdev",        vdev};
 
     snprintf(prefix, sizeof(prefix), "nr-%d", (int)getpid());
-    return nr_eal_start(vdev != NULL ? 10 : 8, arguments, text);
+    return nr_eal_start(vdev != NULL ? 12 : 10, arguments, text);
 }
 
 static inline void must_start(const char *vdev, const char *megabytes)
