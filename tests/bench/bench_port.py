@@ -1,7 +1,7 @@
 """What a datagram costs the server by kind of request, and the rate of one core that follows, against line rates.
 
-First the protocol server and its engine alone (parse, check, do, answer), then the appliance's whole loop on a DPDK port
-(net_ring; the client's work is not counted), and the port alone (net_null). All on one core.
+First the protocol server and its engine alone (parse, check, do, answer), then a DPDK port alone (net_null), and the
+appliance's whole loop on one (net_ring; the client's work is not counted). All on one core.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LINE_RATES = {"40 GbE at MTU 1500": 3.25e6, "40 GbE at MTU 9000": 0.55e6}
 """full-size datagrams per second"""
 RUNS = 5
 """of the program that measures ports; figures are their medians"""
+_HEAD = "{:42}   MTU  checksums   cycles     ns  least to most"
 _ROW = re.compile(r"(?P<name>\S.*?)\s+\d+\s+(?P<ns>\d+)\s+(?P<cycles>\d+)\s+(?P<asks>[\d.]+)\s+(?P<answers>[\d.]+)")
 
 
@@ -58,11 +59,11 @@ def test_datagrams_of_a_port():
     print(f"\nload before: {os.getloadavg()[0]:.1f}; {RUNS} runs")
     runs = list(zip(*(_run() for _ in range(RUNS)), strict=True))
     assert any("row" in same[0] for same in runs)
-    print(f"{'the port alone (net_null)':42}{'MTU':>6}  {'checksums':10}{'cycles':>8}{'ns':>7}  least to most")
+    print(_HEAD.format("the port alone (net_null)"))
     for same in runs:
         if "null" in same[0]:
             _print("null", same, "")
-    print(f"{'request: whole loop and port (net_ring)':42}{'MTU':>6}  {'checksums':10}{'cycles':>8}{'ns':>7}  least to most")
+    print(_HEAD.format("request: whole loop and port (net_ring)"))
     for same in runs:
         if "row" in same[0]:
             middle = sorted(same, key=lambda run: run["cycles"])[RUNS // 2]

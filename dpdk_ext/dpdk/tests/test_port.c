@@ -259,6 +259,51 @@ static void send_segments(struct link *link, const uint8_t *address, uint32_t ad
         CHECK_EQUAL(link->references.returned[i], 1);
 }
 
+/* Frames with copied segments between references, which nobody takes: the send pool is empty before the queue is full. What then
+ * is dropped gives its references back at once, the rest when it is taken; and all goes on. */
+static void empty_send_pool(struct link *link)
+{
+    enum { SENT = 1000, EACH = 50 };
+    struct nr_io_counters *counters = &link->io[0]->counters;
+    uint64_t dropped = counters->send_dropped, before = link->references.all, taken = 0;
+    struct nr_port_counters port, after;
+    struct nr_port_info info;
+    struct nr_tx tx[EACH];
+    struct nr_rx rx[32];
+    uint32_t count;
+
+    nr_port_counters(link->io[0], &port);
+    nr_port_info(link->io[1], &info);
+    memset(tx, 0, sizeof(tx));
+    for (uint32_t i = 0; i < EACH; i++) {
+        make_peer(&tx[i].peer, client_ip4, 4, CLIENT_PORT, info.mac);
+        tx[i].data = slab;
+        tx[i].length = 10;
+        tx[i].segments = NR_TX_SEGMENTS;
+        for (uint32_t s = 0; s < NR_TX_SEGMENTS; s++)
+            tx[i].segment[s] = (struct nr_segment){
+                .base = slab + 64 * i, .length = s % 2 == 0 ? 1500 : 30, .token = s % 2 == 0 ? i + 1 : NR_TOKEN_NONE};
+    }
+    for (uint32_t round = 0; round < SENT / EACH; round++)
+        CHECK_EQUAL(nr_io_send_burst(link->io[0], tx, EACH), EACH);
+    dropped = counters->send_dropped - dropped;
+    nr_port_counters(link->io[0], &after);
+    CHECK(dropped > 0 && dropped < SENT && after.no_mbuf - port.no_mbuf >= dropped);
+    CHECK_EQUAL(counters->last_send_error, -ENOBUFS);
+    CHECK_EQUAL(link->references.all - before, 2 * dropped);
+    while ((count = nr_io_receive_burst(link->io[1], rx, 32)) > 0)
+        taken += count;
+    CHECK_EQUAL(taken, SENT - dropped);
+    CHECK_EQUAL(link->references.all - before, 2 * dropped); /* all mbufs are free, and the owner has not called yet */
+    CHECK_EQUAL(nr_io_receive_burst(link->io[0], rx, 1), 0);
+    CHECK_EQUAL(link->references.all - before, 2 * SENT);
+    send_one(link->io[0], tx);
+    receive_one(link->io[1], rx);
+    CHECK_EQUAL(nr_io_receive_burst(link->io[1], rx, 1), 0);
+    CHECK_EQUAL(nr_io_receive_burst(link->io[0], rx, 1), 0);
+    CHECK_EQUAL(link->references.all - before, 2 * SENT + 2);
+}
+
 /* A full queue drops, counts, and gives the references back; a port closed with frames in its queue does too. */
 static void fill_queue(struct link *link)
 {
@@ -486,6 +531,7 @@ static int test_ring(void)
     CHECK(counters.external_segments > 0 && counters.copied_segments > 0);
     CHECK_EQUAL(counters.bad_checksum + counters.bad_length + counters.no_mbuf, 0);
     ask_everything(&link, pool);
+    empty_send_pool(&link);
     fill_queue(&link);
     return 0;
 }
