@@ -35,6 +35,7 @@ enum {
     ROWS = 32,    /* of a draw */
     BURST = 32,   /* frames of one burst at most, as the loop takes them */
     ROUNDS = 5,
+    PATIENCE = 50, /* bursts that may be disturbed, for each that counts */
     TURNS = 16,   /* bursts of net_null between two looks at the clock */
     INSERT_SLOTS = 8, /* 0 to 7 */
     SAMPLE_SLOT = 8,
@@ -69,6 +70,7 @@ struct bench {
     const struct phase *phase;
     uint64_t bursts; /* of a round of the phase, asked for on the command line */
     uint64_t burst;  /* of the phase */
+    uint64_t disturbed; /* bursts of the phase that do not count */
     bool running;    /* a burst is under way */
     uint64_t began;  /* cycles */
     long switches;   /* of this thread away from the core, when the burst began */
@@ -445,7 +447,7 @@ static void start_phase(struct bench *bench, const struct phase *phase)
     while (phase->only_mtu != 0 && phase->only_mtu != bench->mtu)
         phase++;
     bench->phase = phase;
-    bench->burst = 0;
+    bench->burst = bench->disturbed = 0;
     memset(bench->round, 0, sizeof(bench->round));
 }
 
@@ -457,14 +459,16 @@ static void end_burst(struct bench *bench, uint64_t now)
 
     cost->all = now - bench->began;
     take_answers(bench);
-    if (undisturbed) {
-        round->all += cost->all;
-        round->receive += cost->receive;
-        round->send += cost->send;
-        round->in += cost->in;
-        round->out += cost->out;
-        round->bytes += cost->bytes;
+    if (!undisturbed && bench->phase->name != NULL) {
+        CHECK(++bench->disturbed < PATIENCE * bursts_of(bench)); /* else the core is never ours */
+        return;
     }
+    round->all += cost->all;
+    round->receive += cost->receive;
+    round->send += cost->send;
+    round->in += cost->in;
+    round->out += cost->out;
+    round->bytes += cost->bytes;
     if (++bench->burst < bursts_of(bench) * rounds_of(bench))
         return;
     if (bench->phase->name != NULL)
@@ -709,12 +713,13 @@ static void measure(struct null_port *null, const char *name, uint32_t mtu, bool
     double value[ROUNDS];
 
     for (int round = 0; round < ROUNDS; round++) {
-        uint64_t sum = 0, frames = 0;
+        uint64_t sum = 0, frames = 0, wanted = (bursts / TURNS + 1) * TURNS * BURST;
 
-        for (uint64_t i = 0; i < bursts / TURNS + 1; i++) {
+        for (uint64_t tries = 0; frames < wanted; tries++) {
             long away = switches();
             uint64_t began = rte_rdtsc();
 
+            CHECK(tries < PATIENCE * wanted);
             for (int turn = 0; turn < TURNS; turn++)
                 work(null);
             uint64_t cycles = rte_rdtsc() - began;
@@ -723,7 +728,6 @@ static void measure(struct null_port *null, const char *name, uint32_t mtu, bool
                 frames += TURNS * BURST;
             }
         }
-        CHECK(frames > 0);
         value[round] = (double)sum / (double)frames;
     }
     qsort(value, ROUNDS, sizeof(*value), compare);
