@@ -146,8 +146,10 @@ static uint64_t clock_ns(void)
 /* ---- Memory that may go away ---- */
 
 /*
- * What is mapped of clients in this process, for the SIGBUS handler. A seal keeps a client from shrinking its memory, but a page
- * that is not there yet may be refused when it is touched. Entries are taken and given back under the lock, read by the handler.
+ * What is mapped of clients in this process, for the SIGBUS handler. A seal keeps a client from shrinking its memory, and holes that
+ * it punches are filled when touched. But the kernel may have no page to fill them with (where it does not overcommit, any client can
+ * bring that about), or none any more (a page that was swapped out cannot be read, or its memory is broken): then who touches it gets
+ * the signal. Entries are taken and given back under the lock, read by the handler.
  */
 static struct region {
     _Atomic(uint8_t *) base; /* NULL: a free entry. Written last, taken away first */
@@ -223,11 +225,14 @@ static bool enter_region(uint8_t *base, size_t bytes, uint32_t *index)
     return found;
 }
 
-static void leave_region(uint32_t index)
+/* How many of its pages had gone. */
+static uint32_t leave_region(uint32_t index)
 {
     pthread_mutex_lock(&regions_lock);
+    uint32_t faults = atomic_load(&regions[index].faults);
     atomic_store(&regions[index].base, NULL);
     pthread_mutex_unlock(&regions_lock);
+    return faults;
 }
 
 /* ---- Coming and going ---- */
@@ -291,7 +296,7 @@ static void take_away(struct vhost *vhost, struct device *device)
     }
     device->state = FREE;
     if (device->memory != NULL) {
-        leave_region(device->region);
+        vhost->info.faults += leave_region(device->region);
         munmap(device->memory, device->memory_bytes);
         vhost->info.memory_bytes -= device->memory_bytes;
         device->memory = NULL;
@@ -608,6 +613,7 @@ static void start_device(struct vhost *vhost, struct device *device, int fd)
 
     if (epoll_ctl(vhost->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         close(fd);
+        vhost->info.starved++;
         return;
     }
     (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
@@ -636,8 +642,10 @@ static void let_in(struct vhost *vhost)
     for (int i = 0; i < MOST_ACCEPTS; i++) {
         int fd = accept4(vhost->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             set_accepting(vhost, false); /* else it would be told of again at once */
+            vhost->info.starved++;
+        }
         if (fd < 0)
             return;
         struct device *device = free_device(vhost);
@@ -686,12 +694,9 @@ static void see_faults(struct vhost *vhost, uint32_t faults)
     vhost->faults_seen = faults;
     for (uint32_t i = 0; i < vhost->limit; i++) {
         struct device *device = &vhost->device[i];
-        uint32_t gone = device->memory != NULL ? atomic_load(&regions[device->region].faults) : 0;
 
-        if (gone == 0)
-            continue;
-        vhost->info.faults += gone;
-        misbehaved(vhost, device);
+        if (device->memory != NULL && atomic_load(&regions[device->region].faults) != 0)
+            misbehaved(vhost, device);
     }
 }
 
