@@ -50,6 +50,24 @@ test-c-asan: setup build/asan/build.ninja
 	@UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    $(BIN)/meson test -C build/asan --no-rebuild --print-errorlogs --timeout-multiplier 5 $(TESTS)
 
+build/coverage/build.ninja: | setup
+	@$(BIN)/meson setup build/coverage $(C_SETUP) --buildtype=debug -Doptimization=1 -Db_coverage=true >/dev/null || \
+	    { cat build/coverage/meson-logs/meson-log.txt; exit 1; }
+
+# Checks that end the process, static_asserts and code that no compiler keeps count for nothing. Tests that fail only because
+# they are slow here do not spoil the figure: what they ran is measured.
+.PHONY: coverage
+coverage: setup build/coverage/build.ninja ## lines of engine and protocol that the C unit tests run; those that they do not
+	@echo "C unit tests, with every line counted"
+	@$(call ninja,build/coverage)
+	@find build/coverage -name '*.gcda' -delete
+	@$(BIN)/meson test -C build/coverage --no-rebuild --print-errorlogs --timeout-multiplier 5 $(TESTS) || \
+	    echo "coverage: some tests failed; what they ran counts"
+	@for part in engine protocol; do \
+	    $(BIN)/gcovr --root . --filter "dpdk_ext/$$part/" --merge-mode-functions=separate --sort uncovered-number \
+	        --txt - build/coverage || exit 1; \
+	done
+
 build/dpdk/build.ninja: | setup
 	@$(BIN)/meson setup build/dpdk -Dpython=disabled -Ddpdk=enabled -Dtests=true >/dev/null || \
 	    { cat build/dpdk/meson-logs/meson-log.txt; exit 1; }

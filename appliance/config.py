@@ -15,6 +15,7 @@ from netreplay.spec_toml import only, parse_bytes, parse_spec, read, refuse, tab
 
 POLLS = ("adaptive", "busy")
 MAX_SESSIONS = 65_536
+MOST_SEED = 2**63 - 1  # TOML's integers
 MOST_LINKS = 8  # NR_APPLIANCE_LINKS
 MOST_VHOST_CLIENTS = 1024  # NR_VHOST_MOST_CLIENTS
 LEAST_DATAGRAM, MOST_DATAGRAM = 1200, 8972  # NR_MIN_DATAGRAM, NR_MAX_DATAGRAM
@@ -106,6 +107,8 @@ class ServerConfig:
     """of the vhost socket's file"""
     core: int | None = None
     """the processor core that the loop is pinned to; None: any"""
+    seed: int | None = None
+    """of draws, random removals and the first generations of keys; None: another at each start"""
     ports: tuple[PortConfig, ...] = ()
     """DPDK ports to serve on besides"""
     eal: EalConfig = field(default_factory=EalConfig)
@@ -152,6 +155,7 @@ def parse_server(value: Any) -> ServerConfig:
         ("sessions", 1, MAX_SESSIONS),
         ("vhost_clients", 1, MOST_VHOST_CLIENTS),
         ("core", 0, 4095),
+        ("seed", 0, MOST_SEED),
     ):
         if key in entries:
             _whole(f"server.{key}", entries[key], low, high)

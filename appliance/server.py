@@ -118,7 +118,7 @@ class Server:
 
     def __init__(self, spec: Spec, config: ServerConfig) -> None:
         self._ptr: Any = None
-        self.plan: Plan = plan(spec)
+        self.plan: Plan = plan(spec, seed=config.seed)
         self.config = config
         made = _appliance_config(config)
         self.session_bytes = int(lib.nr_appliance_session_bytes(made))

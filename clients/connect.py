@@ -11,7 +11,7 @@ from netreplay import address as addresses
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import create, plan
 from netreplay.address import Address
-from netreplay.clients.arguments import seconds, shown
+from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle
 from netreplay.clients.reasons import vhost_refusal
 from netreplay.clients.replay import Replay
@@ -27,6 +27,7 @@ from netreplay.errors import (
 from netreplay.spec import Spec
 from netreplay.spec_json import compare_specs
 
+_MOST_SEED = 2**63 - 1  # as [server] seed in TOML
 _POLLS = {"adaptive": "NR_POLL_ADAPTIVE", "busy": "NR_POLL_BUSY"}
 
 
@@ -38,6 +39,7 @@ def connect(
     spec: Spec | None = None,
     timeout: float = 10.0,
     poll: str = "adaptive",
+    seed: int | None = None,
 ) -> Replay:
     """Opens a replay memory.
 
@@ -45,7 +47,9 @@ def connect(
     said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys are there, udp:// wants auth="off"
     written out, as in the server's config; a vhost socket is guarded by its file's mode. A spec= given for a server is
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
-    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
+    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy". `seed` (0 to
+    2^63 - 1) is that of a "local:" memory's draws, removals and keys: the same calls then give the same batches. A
+    server has its own, server.seed of its config.
     """
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
@@ -53,12 +57,20 @@ def connect(
     if not isinstance(poll, str) or poll not in _POLLS:
         raise BadConfigError(f"poll: {shown(poll)} is not one of {', '.join(_POLLS)}", value=poll)
     timeout = seconds(timeout)
+    if seed is not None:
+        seed = whole(seed, "seed", 0, _MOST_SEED)
+        if address.scheme != "local":
+            raise BadConfigError(
+                f"seed: {seed} is given for {url}, whose draws follow the seed of its own config: write it under [server]",
+                field="seed",
+                value=seed,
+            )
     if key is not None:
         raise NotYetError("key: authentication is not there yet; leave key= out and write auth='off' on both sides")
     if auth not in (None, "off"):
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
     if address.scheme == "local":
-        return _local(address, url, spec, timeout)
+        return _local(address, url, spec, timeout, seed)
     if auth is None and address.scheme == "udp":
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
@@ -71,7 +83,7 @@ def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
     return connect(url, **arguments)
 
 
-def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Replay:
+def _local(address: Address, url: str, spec: Spec | None, timeout: float, seed: int | None) -> Replay:
     if spec is None:
         if not address.path:
             raise BadAddressError(
@@ -82,7 +94,7 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
         raise BadAddressError(
             f"address {url!r}: names a TOML file, and spec= is given too; one of them is wanted", value=url
         )
-    planned = plan(spec)
+    planned = plan(spec, seed=seed)
     engine, _ = create(planned)
     status = ffi.new("int *")
     text = planned.spec.to_json().encode()
@@ -92,7 +104,7 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
         check(status[0] or lib.NR_NO_MEMORY, url)
     handle = Handle(ptr, address, timeout)
     handle.plan = planned
-    return Replay(handle, url, {"spec": spec, "timeout": timeout})
+    return Replay(handle, url, {"spec": spec, "timeout": timeout, "seed": seed})
 
 
 def _server(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:
