@@ -149,18 +149,18 @@ static void random_updates_leave_exact_sums(void)
 }
 
 /* Case 4: nothing outside the filled part, nothing without weight; and each of the others as often as it weighs. */
-static void draws_meet_only_positive_leaves(uint64_t draws)
+static void draws_meet_only_positive_leaves(uint32_t leaf_count, uint32_t filled, uint64_t draws)
 {
-    enum { LEAVES = 4097, FILLED = 2500, BATCH = 64 };
+    enum { BATCH = 64 };
     struct nr_sum_tree tree;
-    struct nr_arena arena = make(&tree, LEAVES);
+    struct nr_arena arena = make(&tree, leaf_count);
     struct nr_random random;
-    uint64_t *hits = calloc(LEAVES, sizeof(*hits));
+    uint64_t *hits = calloc(leaf_count, sizeof(*hits));
     double statistic = 0;
     int cells = 0;
 
     nr_random_seed(&random, 5);
-    for (uint32_t i = 0; i < FILLED; i++)
+    for (uint32_t i = 0; i < filled; i++)
         nr_sum_tree_set(&tree, i, i % 5 == 0 ? 0 : 1 + nr_random_below(&random, 1000));
     for (uint64_t drawn = 0; drawn < draws; drawn += BATCH) {
         uint64_t masses[BATCH];
@@ -170,12 +170,12 @@ static void draws_meet_only_positive_leaves(uint64_t draws)
             masses[i] = nr_random_below(&random, tree.total);
         nr_sum_tree_find(&tree, BATCH, masses, leaves);
         for (int i = 0; i < BATCH; i++) {
-            CHECK(leaves[i] < FILLED && leaves[i] % 5 != 0);
+            CHECK(leaves[i] < filled && leaves[i] % 5 != 0);
             hits[leaves[i]]++;
         }
     }
     uint64_t all = (draws + BATCH - 1) / BATCH * BATCH;
-    for (uint32_t i = 0; i < FILLED; i++) {
+    for (uint32_t i = 0; i < filled; i++) {
         double expected = (double)all * (double)nr_sum_tree_leaf(&tree, i) / (double)tree.total;
 
         if (expected < 5)
@@ -226,7 +226,9 @@ int main(int argc, char **argv)
     only_one_leaf_is_found_wherever_it_is();
     borders_are_exact();
     random_updates_leave_exact_sums();
-    draws_meet_only_positive_leaves(argc > 1 ? strtoull(argv[1], NULL, 10) : 10000000);
+    uint64_t draws = argc > 1 ? strtoull(argv[1], NULL, 10) : 10000000;
+    draws_meet_only_positive_leaves(4097, 2500, draws);
+    draws_meet_only_positive_leaves(262145, 100003, draws);
     the_full_64_bits_are_used();
     bounded_numbers_are_even();
     return 0;

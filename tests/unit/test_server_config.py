@@ -46,6 +46,8 @@ def test_flags_win_over_the_file():
         ({"vhost_clients": 0}, "server.vhost_clients", "0 is not between 1 and 1024"),
         ({"vhost_mode": 660}, "server.vhost_mode", "660 is not a file mode"),
         ({"vhost_mode": "0888"}, "server.vhost_mode", "'0888' is not a file mode"),
+        ({"seed": -1}, "server.seed", "-1 is not between 0 and 9223372036854775807"),
+        ({"seed": 1.5}, "server.seed", "1.5 is not a whole number"),
         ({"core": "x"}, "server.core", "'x' is not a whole number"),
         ({"listen": []}, "server.listen", "is not one address, nor a list of 1 to 8"),
         ({"listen": ["vhost://x"]}, "server.listen", "a socket's absolute path"),
