@@ -18,6 +18,7 @@ enum {
     RING = 64,
     ITEMS = 48, /* of each stream */
     BATCH = 256, /* rows: more than a SAMPLE may ask for at once, so that READs follow */
+    LOOKED_AT = 100, /* keys */
     PARAMETERS = 5001,
     TX = 16, /* datagrams of an outbox */
     STRIDE = 9216,
@@ -36,7 +37,7 @@ static const struct nr_table_config tables[] = {
     {.store = 0,
      .capacity = 64,
      .exponent = 0.6,
-     .min_size = 2,
+     .limits.min_size = 2,
      .leases = BATCH,
      .window = 2,
      .row_bytes = ROW_SMALL,
@@ -45,7 +46,7 @@ static const struct nr_table_config tables[] = {
     {.store = 1,
      .capacity = 64,
      .exponent = 1,
-     .min_size = 2,
+     .limits.min_size = 2,
      .leases = BATCH,
      .window = 1,
      .row_bytes = ROW_LARGE,
@@ -319,6 +320,44 @@ static void sample_and_update(struct line *line, uint32_t table)
     nr_request_free(line->client, request);
 }
 
+/* Looks at what a sample of the table drew, counts the table, changes a limit, and lets one item leave, then all. */
+static void look_and_remove(struct line *line, uint32_t table)
+{
+    static uint8_t memory[BATCH * ROW_LARGE + 8];
+    const uint32_t bytes = tables[table].row_bytes;
+    uint8_t *rows = memory + line->place, outcome[1];
+    uint64_t keys[BATCH];
+    struct nr_histograms histograms = {0};
+    const struct nr_limits_change change = {.which = NR_LIMIT_MAX_SAMPLED, .max_sampled = 9};
+    struct nr_limits limits;
+
+    struct nr_request *request = nr_client_sample(line->client, table, BATCH, rows, line->now);
+    finish(line, request);
+    for (uint32_t r = 0; r < BATCH; r++)
+        memcpy(&keys[r], rows + (size_t)r * bytes, sizeof(keys[0]));
+    nr_client_settle(line->client, request, true, line->now);
+    request = nr_client_get(line->client, table, LOOKED_AT, keys, rows, line->now);
+    finish(line, request);
+    note(&line->said, rows, (size_t)LOOKED_AT * bytes);
+    nr_request_free(line->client, request);
+    request = nr_client_histograms(line->client, table, &histograms, line->now);
+    finish(line, request);
+    note(&line->said, histograms.sampled, sizeof(histograms.sampled));
+    nr_request_free(line->client, request);
+    request = nr_client_configure(line->client, table, &change, line->now);
+    finish(line, request);
+    nr_request_limits(request, &limits);
+    CHECK_EQUAL(limits.max_sampled, 9);
+    nr_request_free(line->client, request);
+    request = nr_client_delete(line->client, table, 1, keys, outcome, line->now);
+    finish(line, request);
+    CHECK_EQUAL(outcome[0], NR_APPLIED);
+    nr_request_free(line->client, request);
+    request = nr_client_reset(line->client, table, line->now);
+    finish(line, request);
+    nr_request_free(line->client, request);
+}
+
 static void publish_and_fetch(struct line *line)
 {
     static uint8_t memory[PARAMETERS + 8];
@@ -368,6 +407,8 @@ static struct transcript converse(uint32_t rx_place, uint32_t tx_place, uint32_t
         insert(line, store);
     for (uint32_t table = 0; table < 2; table++)
         sample_and_update(line, table);
+    for (uint32_t table = 0; table < 2; table++)
+        look_and_remove(line, table);
     publish_and_fetch(line);
     ask_the_rest(line);
     close_line(line);
