@@ -28,6 +28,9 @@ struct nr_selector_ops {
     /* The leaf of a raw priority, and the sum of the leaves of all items, in units. */
     uint64_t (*leaf)(const struct nr_selector *selector, double raw);
     uint64_t (*total)(const struct nr_selector *selector);
+    /* Where the item stands in an array whose order matters to draws, and how it gets there again: it changes places. NULL: none. */
+    uint32_t (*position)(const struct nr_selector *selector, uint32_t slot);
+    void (*move)(struct nr_selector *selector, uint32_t slot, uint32_t position); /* position < items */
     /* Draws, one after the other: probabilities, and slots where the table then puts the keys. Only when total > 0 and, for
      * `distinct`, count <= size. */
     void (*sample)(struct nr_selector *selector, struct nr_random *random, uint32_t count, struct nr_draw_entry *drawn);

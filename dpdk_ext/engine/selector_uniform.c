@@ -27,6 +27,21 @@ static void drop(struct nr_selector *selector, uint32_t slot)
     selector->uniform.positions[last] = position;
 }
 
+static uint32_t position(const struct nr_selector *selector, uint32_t slot)
+{
+    return selector->uniform.positions[slot];
+}
+
+static void move(struct nr_selector *selector, uint32_t slot, uint32_t target)
+{
+    uint32_t from = selector->uniform.positions[slot], other = selector->uniform.slots[target];
+
+    selector->uniform.slots[from] = other;
+    selector->uniform.positions[other] = from;
+    selector->uniform.slots[target] = slot;
+    selector->uniform.positions[slot] = target;
+}
+
 static void update(struct nr_selector *selector, uint32_t count, const uint32_t *slots, const double *raws, uint64_t *saturated)
 {
     (void)selector;
@@ -71,5 +86,7 @@ const struct nr_selector_ops nr_selector_uniform = {
     .prefetch = prefetch,
     .leaf = leaf,
     .total = total,
+    .position = position,
+    .move = move,
     .sample = sample,
 };
