@@ -341,12 +341,13 @@ static int put_stream(struct quantum *quantum, const struct nr_stream *stream, u
     quantum->saving->within = true;
     quantum->saving->generation = stream->generation;
     quantum->saving->number = stream->head > 0 ? nr_stream_tail(store, stream) : 0;
+    quantum->saving->end = stream->head;
     quantum->saving->streams++;
     quantum->work--;
     return NR_OK;
 }
 
-/* The whole steps of a stream's ring, as it is by now. */
+/* The whole steps of a stream's ring, as it is by now, but for those that came after its record. */
 static int put_ring(struct quantum *quantum, const struct nr_stream *stream)
 {
     struct nr_saving *saving = quantum->saving;
@@ -355,7 +356,7 @@ static int put_ring(struct quantum *quantum, const struct nr_stream *stream)
 
     if (stream->head > 0 && saving->number < nr_stream_tail(store, stream))
         saving->number = nr_stream_tail(store, stream);
-    for (; saving->number < stream->head; saving->number++) {
+    for (; saving->number < saving->end; saving->number++) {
         uint32_t place = ring[saving->number % store->span];
 
         if (quantum->work == 0)
@@ -490,6 +491,11 @@ void nr_checkpoint_sent(struct nr_engine *engine, uint64_t token)
 bool nr_checkpoint_running(const struct nr_engine *engine)
 {
     return engine->saving.stage != NR_SAVING_NONE;
+}
+
+uint64_t nr_checkpoint_items(const struct nr_engine *engine)
+{
+    return engine->saving.items;
 }
 
 uint64_t nr_checkpoint_estimate(const struct nr_engine *engine)

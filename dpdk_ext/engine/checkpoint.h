@@ -31,6 +31,7 @@ void nr_checkpoint_end(struct nr_engine *engine);
 void nr_checkpoint_sent(struct nr_engine *engine, uint64_t token);
 bool nr_checkpoint_running(const struct nr_engine *engine);
 /* Bytes of all records, reckoned at the cut; 0 before it. */
+uint64_t nr_checkpoint_items(const struct nr_engine *engine); /* written so far */
 uint64_t nr_checkpoint_estimate(const struct nr_engine *engine);
 
 #endif

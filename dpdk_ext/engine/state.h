@@ -42,7 +42,8 @@ struct nr_saving {
     uint32_t at;         /* slab place, slot or stream place that comes next */
     uint32_t generation; /* of the stream whose ring is being written */
     bool within;         /* the ring of stream place `at` is being written, */
-    uint64_t number;     /* and this step is its next */
+    uint64_t number;     /* and this step is its next, */
+    uint64_t end;        /* below the head that the file has */
     uint64_t estimate;   /* bytes, reckoned at the cut */
     uint64_t steps, items, streams, rings; /* records written */
 };
