@@ -438,8 +438,7 @@ static int take_slots(struct nr_restore *restore, const struct nr_saved_slots *s
             table->restored_slots[slot / 8] |= (uint8_t)(1u << slot % 8);
             table->restored++;
         } else {
-            nr_table_record(table, slot)->key =
-                NR_KEY_GONE | nr_table_next_key(table, old->slots[slot].key, nr_table_leap(table));
+            nr_table_record(table, slot)->key = NR_KEY_GONE | nr_table_next_key(table, old->slots[slot].key, nr_table_leap(table));
         }
     }
     return NR_OK;

@@ -105,7 +105,8 @@ uint32_t nr_table_take(struct nr_table *table)
     } else {
         slot = table->fresh++;
         record = nr_table_record(table, slot);
-        uint64_t generation = (nr_random_mix(table->first_generations + slot) + table->first_offset) & (((uint64_t)1 << table->generation_bits) - 1);
+        uint64_t generation =
+            (nr_random_mix(table->first_generations + slot) + table->first_offset) & (((uint64_t)1 << table->generation_bits) - 1);
         record->key = NR_KEY_GONE | table->shard | (uint64_t)slot << table->generation_bits | generation;
     }
     record->leases = record->sampled = record->reserved = 0;

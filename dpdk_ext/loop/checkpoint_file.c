@@ -230,15 +230,15 @@ int nr_checkpoint_inspect(const char *path, struct nr_checkpoint_file *file)
     return status;
 }
 
-int nr_checkpoint_restore(const char *path, struct nr_engine *engine, const struct nr_restore_map *map, struct nr_checkpoint_file *file)
+int nr_checkpoint_restore(const char *path, struct nr_engine *engine, const struct nr_restore_map *map,
+                          struct nr_checkpoint_file *file)
 {
     struct timespec now;
     int status;
 
     *file = (struct nr_checkpoint_file){0};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    struct nr_restore *restore =
-        nr_restore_open(engine, map, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, &status);
+    struct nr_restore *restore = nr_restore_open(engine, map, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, &status);
     if (restore == NULL)
         return status;
     status = read_file(path, restore, true, file);

@@ -92,8 +92,7 @@ static void quanta(struct nr_engine *engine)
     CHECK(own != NULL && nr_checkpoint_begin(engine) == NR_OK);
     memset(own, 0, NR_CHECKPOINT_OWN);
     do {
-        struct nr_pieces pieces = {
-            .own = own, .least = NR_CHECKPOINT_LEAST, .room = NR_CHECKPOINT_SEGMENTS, .segment = segments};
+        struct nr_pieces pieces = {.own = own, .least = NR_CHECKPOINT_LEAST, .room = NR_CHECKPOINT_SEGMENTS, .segment = segments};
         uint64_t start = clock_ns();
 
         status = nr_checkpoint_next(engine, &pieces, NR_CHECKPOINT_WORK, start);
@@ -112,8 +111,8 @@ static void quanta(struct nr_engine *engine)
     } while (status != NR_OK);
     qsort(took, count, sizeof(*took), compare);
     printf("quanta: %llu, of %llu bytes in all; median %.1f us, 99%% %.1f us, longest %.1f us; %.1f ms of the loop in all\n",
-           (unsigned long long)count, (unsigned long long)bytes, (double)took[count / 2] / 1e3, (double)took[count * 99 / 100] / 1e3,
-           (double)took[count - 1] / 1e3, (double)all / 1e6);
+           (unsigned long long)count, (unsigned long long)bytes, (double)took[count / 2] / 1e3,
+           (double)took[count * 99 / 100] / 1e3, (double)took[count - 1] / 1e3, (double)all / 1e6);
     free(took);
     free(own);
 }

@@ -48,8 +48,13 @@ static struct setup setup_of(uint32_t capacity)
                   .streams = STREAMS},
         .set = {.bytes = 64},
         .gathers = {{.length = OBSERVATION, .target = 32}},
-        .config = {.seed = 99, .lease_ns = 5 * SECOND, .start_seconds = 1700000000, .shard = 3, .store_count = 1,
-                   .table_count = TABLES, .set_count = 1},
+        .config = {.seed = 99,
+                   .lease_ns = 5 * SECOND,
+                   .start_seconds = 1700000000,
+                   .shard = 3,
+                   .store_count = 1,
+                   .table_count = TABLES,
+                   .set_count = 1},
     };
 
     for (uint32_t i = 0; i < TABLES; i++)
@@ -124,7 +129,8 @@ static void write_step(struct nr_engine *engine, struct feed *feed, uint32_t str
 
 static uint64_t insert(struct nr_engine *engine, struct feed *feed, uint32_t stream, uint32_t table, uint32_t steps, uint64_t now)
 {
-    struct columns columns = {(uint8_t)stream, (uint8_t)table, (uint32_t)feed->items, (uint32_t)(feed->steps - steps), (uint8_t)steps};
+    struct columns columns = {(uint8_t)stream, (uint8_t)table, (uint32_t)feed->items, (uint32_t)(feed->steps - steps),
+                              (uint8_t)steps};
     struct nr_item item = {.number = feed->items,
                            .first_step = feed->steps - steps,
                            .steps = steps,
@@ -154,10 +160,10 @@ static struct nr_stream_position open_stream(struct nr_engine *engine, uint32_t 
 struct model {
     uint64_t key[STREAMS][MOST / STREAMS]; /* NR_KEY_NONE: none */
     uint8_t table[STREAMS][MOST / STREAMS];
-    uint32_t updates[STREAMS][MOST / STREAMS];    /* its priority is this plus 1 */
-    uint32_t at_cut[STREAMS][MOST / STREAMS];     /* the same at the cut */
-    bool visible[STREAMS][MOST / STREAMS];        /* at the cut */
-    uint64_t next_item[STREAMS];                  /* at the cut */
+    uint32_t updates[STREAMS][MOST / STREAMS]; /* its priority is this plus 1 */
+    uint32_t at_cut[STREAMS][MOST / STREAMS]; /* the same at the cut */
+    bool visible[STREAMS][MOST / STREAMS]; /* at the cut */
+    uint64_t next_item[STREAMS]; /* at the cut */
 };
 
 static bool present(const struct nr_engine *engine, const struct model *model, uint32_t stream, uint64_t number)
@@ -471,7 +477,8 @@ static void test_determinism(void)
         after.steps = before.steps;
         after.step_bytes_held = before.step_bytes_held;
         CHECK(memcmp(&before, &after, sizeof(before)) == 0);
-        for (uint32_t slot = a->engine->tables[t].order.oldest; slot != NR_NONE; slot = a->engine->tables[t].order.links[slot].after) {
+        for (uint32_t slot = a->engine->tables[t].order.oldest; slot != NR_NONE;
+             slot = a->engine->tables[t].order.links[slot].after) {
             CHECK(nr_table_record(&a->engine->tables[t], slot)->sampled == nr_table_record(&b->engine->tables[t], slot)->sampled);
             CHECK_EQUAL(a->engine->tables[t].born[slot], b->engine->tables[t].born[slot]);
         }
@@ -841,8 +848,14 @@ static void test_large(void)
         {NR_SAVED_STORE, sizeof(start.store)},
         {.step_bytes = BIG, .observation_bytes = OBSERVATION, .window = 1, .span = 1},
         {NR_SAVED_TABLE, sizeof(start.table)},
-        {.capacity = COUNT, .slots = COUNT, .generation_bits = 40, .item_bytes = COLUMNS, .window = 1, .size = COUNT,
-         .shard = table->shard, .inserted = COUNT},
+        {.capacity = COUNT,
+         .slots = COUNT,
+         .generation_bits = 40,
+         .item_bytes = COLUMNS,
+         .window = 1,
+         .size = COUNT,
+         .shard = table->shard,
+         .inserted = COUNT},
     };
     struct nr_segment part = {.base = &start, .length = sizeof(start)};
     head = nr_block_head(NR_BLOCK_DATA, number++, &part, 1);
