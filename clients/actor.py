@@ -31,7 +31,8 @@ from netreplay.errors import (
     Timeout,
     TooManyError,
 )
-from netreplay.layout import ITEM_COLUMNS
+from netreplay.layout import item_columns
+from netreplay.spec import Window
 
 CLOSE_SECONDS = 0.8
 """how long close() waits for acknowledgements"""
@@ -52,13 +53,24 @@ class ActorCounters(NamedTuple):
     episodes: int
     """episodes ended"""
     truncated_dropped: int
-    """anchors that made no item: truncated with n below the stack"""
+    """anchors that made no item: truncated with n below the stack, or an episode's end that end = "drop" left out"""
     lost: int
     """acknowledged items that a restarted server no longer has"""
     reconnects: int
     """sessions beyond the first"""
     streams_replaced: int
     """streams that the server had given up, taken up under new ids"""
+
+
+def fill_former(former: Any, table: int, window: Window) -> None:
+    """`struct nr_former_config` of a table's window."""
+    former.table, former.stack, former.n = table, window.stack, window.reach
+    former.kind = lib.NR_WINDOW_SEQUENCE if window.sequential else lib.NR_WINDOW_NSTEP
+    former.gamma = window.gamma
+    former.stride, former.start = window.advance, window.start
+    former.end = getattr(lib, f"NR_END_{window.end.upper()}")
+    for name, _, offset in item_columns(window).columns:
+        setattr(former, f"{name}_offset", offset)
 
 
 class Actor:
@@ -133,17 +145,8 @@ class Actor:
         offsets = ffi.new("uint32_t[]", [c.offset for c in columns])
         sizes = ffi.new("uint32_t[]", [c.bytes for c in columns])
         formers = ffi.new("struct nr_former_config[]", max(1, len(self._tables)))
-        item = {name: offset for name, _, offset in ITEM_COLUMNS}
         for former, name in zip(formers, self._tables, strict=False):
-            window = plan.spec.tables[name].window
-            former.table, former.stack, former.n, former.gamma = (
-                plan.table_index[name],
-                window.stack,
-                window.n,
-                window.gamma,
-            )
-            former.reward_offset, former.discount_offset = item["reward"], item["discount"]
-            former.length_offset, former.version_offset = item["length"], item["version"]
+            fill_former(former, plan.table_index[name], plan.spec.tables[name].window)
         config = ffi.new("struct nr_actor_config *")
         config.store, config.streams = plan.store_index[self.store], self.num_envs
         config.autoreset = getattr(lib, f"NR_AUTORESET_{_AUTORESET[self.autoreset]}")

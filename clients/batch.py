@@ -11,12 +11,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netreplay._binding import ffi, lib
 from netreplay.clients.arguments import is_number, shown
 from netreplay.dtypes import as_tensor
 from netreplay.errors import BadConfigError
 from netreplay.layout import RowLayout
+from netreplay.spec import Window
 
 Normalize = Literal["batch", "table"] | None
+_NORMALIZE = {None: lib.NR_NORMALIZE_NONE, "batch": lib.NR_NORMALIZE_BATCH, "table": lib.NR_NORMALIZE_TABLE}
+_HEADS, _FLOATS = ffi.typeof("struct nr_draw_head[]"), ffi.typeof("float[]")
 _HEAD = np.dtype([(name, "<u8") for name in ("number", "size", "total", "max_leaf", "min_leaf")])
 
 
@@ -28,7 +32,7 @@ class Draws(NamedTuple):
     part: int
     """rows of each draw but the last"""
     prioritized: bool
-    """whether leaves mean anything: a uniform table's weights are all 1"""
+    """whether leaves follow from priorities: the weights of other samplers are all 1"""
 
     def table(self) -> NDArray[Any]:
         """The heads as records: number, size (items), total, max_leaf, min_leaf (units of 2^-24)."""
@@ -42,6 +46,11 @@ class Batch:
     action, else action.NAME; reward float32, discount float32, length int32, version uint64, each [B]. A stack above
     1 stands first: obs is [B, stack, *shape]. Arrays are strided views that keep the buffer; it is reused when the
     last of them is gone.
+
+    Of a table of sequences the arrays have an axis of T steps after the first: obs and next_obs [B, T, (stack,)
+    *shape], action, reward float32, terminated and truncated bool [B, T], all zero (observations: the nearest
+    repeated) where `mask` bool [B, T] is False. length int32 [B] is the number of real steps, timestep int32 [B] the
+    first one's position in its episode. `burn_in` is the window's.
     """
 
     __slots__ = ("_as_torch", "_draws", "_layout", "_rows", "_seen")
@@ -74,18 +83,34 @@ class Batch:
             return self._see(field)
 
     def _see(self, field: str) -> Any:
-        if field in ("key", "probability") or field not in self._layout.types:
+        if field not in self._layout.names:
             known = ", ".join(self.fields)
             raise KeyError(f"batch has no field {field!r}; it has: {known}")
-        array = self._rows[field]
-        value = as_tensor(array, self._layout.types[field].bits) if self._as_torch else array
+        array = self._layout.view(self._rows, field)
+        types = self._layout.types
+        value = as_tensor(array, field in types and types[field].bits) if self._as_torch else array
         self._seen[field] = value
         return value
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names that `batch[name]` takes."""
-        return tuple(f.name for f in self._layout.fields if f.name not in ("key", "probability"))
+        return self._layout.names
+
+    @property
+    def as_torch(self) -> bool:
+        """Whether the fields are tensors."""
+        return self._as_torch
+
+    @property
+    def window(self) -> Window:
+        """What the items are made of."""
+        return self._layout.window
+
+    @property
+    def burn_in(self) -> int:
+        """First steps of each sequence that only warm a recurrent state up."""
+        return self._layout.window.burn_in
 
     def __contains__(self, field: object) -> bool:
         return field in self.fields
@@ -130,18 +155,18 @@ class Batch:
 
     def _raw_weights(self, beta: float, normalize: Normalize) -> NDArray[np.float32]:
         count = len(self)
-        if beta == 0.0 or not self._draws.prioritized or count == 0:
+        heads, part, prioritized = self._draws
+        if beta == 0.0 or not prioritized or count == 0:
             return np.ones(count, np.float32)
-        probabilities = self._rows["probability"]
-        heads = self._draws.table()
-        if len(heads) == 1:
-            size: Any = float(heads["size"][0])
-        else:
-            size = heads["size"].astype(np.float64).repeat(self._draws.part)[:count]
-        weights: NDArray[np.float64] = (size * probabilities) ** -beta
-        if normalize == "batch":
-            weights /= weights.max()
-        elif normalize == "table":
-            least = heads["size"] * (heads["min_leaf"] / heads["total"].astype(np.float64))
-            weights /= float((least**-beta).max())
-        return weights.astype(np.float32)
+        weights = np.empty(count, np.float32)
+        lib.nr_weights(
+            ffi.from_buffer(self._rows.base),
+            self._layout.row_bytes,
+            count,
+            ffi.from_buffer(_HEADS, heads),
+            part,
+            beta,
+            _NORMALIZE[normalize],
+            ffi.from_buffer(_FLOATS, weights),
+        )
+        return weights

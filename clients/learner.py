@@ -16,12 +16,16 @@ from netreplay._binding import ffi, first_slice, lib, wait_slices
 from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.batch import Batch, Draws
 from netreplay.clients.buffers import Pool
-from netreplay.clients.handle import Handle
+from netreplay.clients.handle import Handle, remaining
+from netreplay.clients.limits import check_rows
 from netreplay.clients.updating import Updater, UpdateResult
 from netreplay.errors import BadCountError, Closed, NoTableError, Status, Timeout
+from netreplay.spec import DISTINCT_SAMPLERS, WEIGHTED_SAMPLERS
 
 MOST_ROWS = 2**20
 """of one batch, as the C takes them"""
+MOST_BYTES = 2**32 - 1 - 48
+"""of one draw's rows: offsets on the wire have 32 bits, and a message begins with its head"""
 MOST_PARTS_AHEAD = 32
 """draws of up to 256 rows that one learner may want ahead: prefetch * ceil(batch_size / 256).
 
@@ -62,6 +66,15 @@ class Learner:
             raise NoTableError(f"table {shown(table)}: the server has no such table; it has: {known}", value=table)
         batch_size = whole(batch_size, "batch_size", 1, MOST_ROWS)
         prefetch = whole(prefetch, "prefetch", 0, 1024)
+        spec = plan.spec.tables[table]
+        most = min(_PART, spec.capacity)
+        if spec.sampler in DISTINCT_SAMPLERS and batch_size > most:
+            raise BadCountError(
+                f"batch_size: {batch_size} is more than the {most} different items that one draw of the sampler "
+                f"{spec.sampler} gives (table {table!r}: at most {_PART}, and its capacity is {spec.capacity})",
+                field="batch_size",
+                value=batch_size,
+            )
         fits = MOST_PARTS_AHEAD // -(-batch_size // _PART)
         if handle.address.scheme != "local" and prefetch > fits:
             raise BadCountError(
@@ -70,6 +83,16 @@ class Learner:
                 field="prefetch",
                 value=prefetch,
             )
+        check_rows(handle, table, batch_size)
+        self._layout = plan.rows[table]
+        drawn = min(batch_size, _PART) * self._layout.row_bytes
+        if handle.address.scheme != "local" and drawn > MOST_BYTES:
+            raise BadCountError(
+                f"batch_size: {batch_size} makes draws of {drawn} bytes, and one may have {MOST_BYTES} "
+                f"(rows of {self._layout.row_bytes})",
+                field="batch_size",
+                value=batch_size,
+            )
         self.table = table
         self.batch_size = batch_size
         self.prefetch = prefetch
@@ -77,9 +100,8 @@ class Learner:
         self.timeout = math.inf if timeout is None else seconds(timeout)
         self._handle = handle
         self._index = plan.table_index[table]
-        self._layout = plan.rows[table]
         self._dtype = self._layout.dtype
-        self._prioritized = plan.spec.tables[table].sampler == "prioritized"
+        self._prioritized = spec.sampler in WEIGHTED_SAMPLERS
         self._pool = Pool(batch_size * self._layout.row_bytes)
         self._started: deque[_Started] = deque()
         self._cell = ffi.new("struct nr_sample **")
@@ -197,18 +219,26 @@ class Learner:
 
     # ---- priorities ----
 
-    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = None) -> UpdateResult:
+    def update_priorities(
+        self, keys: Any, priorities: Any, *, delete: Any = None, timeout: float | None = None
+    ) -> UpdateResult:
         """Sets raw priorities: keys int64 [n] (as batch.keys), priorities [n] finite and >= 0; arrays, tensors,
         sequences.
 
         Per key: applied; stale when its item has left the table; refused when the priority is NaN, infinite or
-        negative; superseded when the call names the key again later. One bad value harms no other.
+        negative; superseded when the call names the key again later. One bad value harms no other. When all are set,
+        the items of the keys in `delete` leave the table; see Table.delete.
         """
         limit = self._handle.timeout if timeout is None else seconds(timeout)
         with self._lock:
             if not self._open:
                 self._refuse()
-            return self._updater.update(keys, priorities, limit, lambda: self._closing)
+            begin = time.monotonic()
+            result = self._updater.update(keys, priorities, limit, lambda: self._closing)
+            if delete is None:
+                return result
+            deleted = self._updater.delete(delete, remaining(limit, begin), lambda: self._closing)
+            return result._replace(deleted=deleted)
 
     # ---- ending ----
 

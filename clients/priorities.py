@@ -71,8 +71,8 @@ def staged_priorities(actor: Any, plan: Plan, items: int, streams: int, priority
             given = priority[name]
         if callable(given):
             records = staged_rows(actor, plan, int(table), int(mine.sum()))
-            skipped = ("key", "probability")
-            fields = {field: records[field] for field in records.dtype.names or () if field not in skipped}
+            layout = plan.rows[name]
+            fields = {field: layout.view(records, field) for field in layout.names}
             values[mine] = _fit(
                 given({**fields, "row": rows[mine]}), int(mine.sum()), f"one per item of table {name!r}"
             )

@@ -47,7 +47,7 @@ _WAITS: dict[int, tuple[type[Timeout], str]] = {
         LimiterTimeout,
         "limiter: {have} samples were taken, {need} must have been before the next insert{where}",
     ),
-    Status.WAIT_LEAVING: (LeavingTimeout, "leaving: {have} items are still leaving the table{where}"),
+    Status.WAIT_LEAVING: (LeavingTimeout, "leaving: {have} items are still to leave{where}"),
     Status.WAIT_PASSES: (
         PassesTimeout,
         "passes: the last pass is over, {have} items of {need} wanted were not yet drawn{where}",

@@ -18,8 +18,11 @@ from netreplay.clients.actor import CLOSE_SECONDS, Actor
 from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle, remaining
 from netreplay.clients.learner import Learner
+from netreplay.clients.limits import Limits, configure, limits_of
+from netreplay.clients.looking import Found, Histograms, get, histograms
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
+from netreplay.clients.updating import DeleteResult, Updater
 from netreplay.errors import CheckpointError, NetreplayError, NoTableError, NotPicklableError, Timeout
 from netreplay.spec import Spec
 
@@ -41,19 +44,37 @@ class TableInfo(NamedTuple):
     min_size: int
     """items before anything is drawn"""
     inserted: int
+    """items since the last reset; the next two count from there too"""
     sampled: int
     """draws committed"""
     reserved: int
     """draws on their way: requested and not taken yet"""
     updated: int
     stale: int
-    """updates whose item had left"""
+    """updates and deletions whose item had left"""
     refused: int
     """items and updates refused"""
     evicted_capacity: int
     """items removed because the table was full"""
     evicted_steps: int
     """items removed because its store had no step free"""
+    evicted_deleted: int
+    """items removed by delete()"""
+    evicted_reset: int
+    """items removed by reset()"""
+    evicted_age: int
+    """items removed because they were older than max_age"""
+    evicted_version: int
+    """items removed because they were more than max_lag publications behind"""
+    max_age_ns: int
+    """limits in force, as are the next five: `limits` shows them better"""
+    samples_per_insert: float
+    least: float
+    most: float
+    max_sampled: int
+    versions: int
+    evicted_sampled: int
+    """items removed because they were sampled `max_sampled` times"""
     saturated: int
     """priorities cut to the largest or raised to the least leaf"""
     leased: int
@@ -72,6 +93,21 @@ class TableInfo(NamedTuple):
     """bytes of its items' records"""
     step_bytes_held: int
     """bytes of its store's steps in use"""
+
+    @property
+    def limits(self) -> Limits:
+        """the limits in force"""
+        return limits_of(self)
+
+    @property
+    def replay_ratio(self) -> float:
+        """draws committed for each item inserted; 0.0 before the first"""
+        return self.sampled / self.inserted if self.inserted else 0.0
+
+    @property
+    def evicted(self) -> int:
+        """items removed, for whatever reason"""
+        return sum(getattr(self, name) for name in self._fields if name.startswith("evicted_"))
 
 
 class Ping(NamedTuple):
@@ -114,7 +150,7 @@ class Counters(NamedTuple):
 
 
 class Table:
-    """One table, to look at."""
+    """One table: to look at, and to change while it is in use."""
 
     def __init__(self, replay: Replay, name: str) -> None:
         self._replay, self.name = replay, name
@@ -123,6 +159,70 @@ class Table:
     def info(self, timeout: float | None = None) -> TableInfo:
         """Its numbers now."""
         return self._replay.tables(timeout)[self.name]
+
+    def configure(
+        self,
+        *,
+        min_size: int | None = None,
+        samples_per_insert: float | None = None,
+        error_buffer: float | None = None,
+        size: int | None = None,
+        max_sampled: float | None = None,
+        max_age: float | None = None,
+        max_lag: float | None = None,
+        timeout: float | None = None,
+    ) -> Limits:
+        """Changes limits of the live table, and returns those now in force. None: as it is.
+
+        Calls that wait take notice at once. samples_per_insert 0 ends a ratio; one that is new wants error_buffer too.
+        `size` is that of a queue or stack. math.inf for max_sampled, max_age (seconds) or max_lag: no limit. SpecError
+        names the field and value that cannot be, BadLimitsError says that they contradict what is in force; then
+        nothing is changed. What was inserted and sampled so far counts on: a ratio new to an old table may hold one
+        side back until the other has caught up, or reset() is called. The change ends with the server.
+        """
+        wanted = {
+            "min_size": min_size,
+            "samples_per_insert": samples_per_insert,
+            "error_buffer": error_buffer,
+            "size": size,
+            "max_sampled": max_sampled,
+            "max_age": max_age,
+            "max_lag": max_lag,
+        }
+        return configure(self._replay._handle, self.name, wanted, timeout)
+
+    def delete(self, keys: Any, *, timeout: float | None = None) -> DeleteResult:
+        """Lets items leave at once: keys int64 [n]. Per key: deleted; stale when the item had left before; superseded
+        when the call names the key again later. A batch that holds an item keeps it whole.
+        """
+        handle = self._replay._handle
+        limit = handle.timeout if timeout is None else seconds(timeout)
+        with handle:
+            return Updater(handle, self.name).delete(keys, limit, lambda: False)
+
+    def reset(self, timeout: float | None = None) -> None:
+        """Lets every item leave, and the limiter count anew; returns when it is done. All keys become stale; streams,
+        parameters, the numbers of draws and their random state go on. Meanwhile inserts and draws wait.
+
+        At a timeout (LeavingTimeout) it goes on nevertheless, once the request has arrived.
+        """
+        handle = self._replay._handle
+        index = handle.plan.table_index[self.name]
+        handle.call(
+            f"reset of table {self.name!r}", lambda replay, wait, op: lib.nr_reset(replay, index, wait, op), timeout
+        )
+
+    def get(self, keys: Any, *, timeout: float | None = None, as_torch: bool = False) -> Found:
+        """The items of these keys (int64 [n], as `batch.keys` and `flush()` give them), without drawing them.
+
+        A batch of n rows in the keys' order, with `found`, bool [n]; a row whose item is not (any more) in the table is
+        zeros. Nothing is counted as sampled and no limiter is asked. More than 128 keys are asked for in parts.
+        """
+        return get(self._replay._handle, self.name, keys, timeout, as_torch)
+
+    def histograms(self, timeout: float | None = None) -> Histograms:
+        """Its raw priorities, ages and times sampled, counted now, between other work: the table is never held up."""
+        return histograms(self._replay._handle, self.name, timeout)
 
     def __repr__(self) -> str:
         return f"<table {self.name!r} of {self._replay.url}>"

@@ -1,4 +1,4 @@
-"""New priorities for drawn items: from what users pass to one C call, through buffers that are made once.
+"""New priorities for drawn items, and deletions: from what users pass to one C call, through buffers made once.
 
 Source: docs/semantics.md 3 (outcomes). An array that is new each time costs more to export to C than to copy.
 """
@@ -23,6 +23,19 @@ _INT64, _FLOAT64 = ColumnType("int64"), ColumnType("float64")
 _PENDING = int(Status.PENDING)
 
 
+class DeleteResult(NamedTuple):
+    """What became of a deletion of n keys."""
+
+    deleted: int
+    """items that left"""
+    stale: int
+    """keys whose item had left before"""
+    superseded: int
+    """keys that the call names again later"""
+    outcome: NDArray[np.uint8]
+    """per key: 0 deleted, 1 stale, 3 superseded; uint8 [n], read-only"""
+
+
 class UpdateResult(NamedTuple):
     """What became of an update of n priorities."""
 
@@ -36,10 +49,12 @@ class UpdateResult(NamedTuple):
     """earlier values of keys that the call names again"""
     outcome: NDArray[np.uint8]
     """per key: 0 applied, 1 stale, 2 refused, 3 superseded; uint8 [n], read-only"""
+    deleted: DeleteResult | None = None
+    """of `delete=`"""
 
 
 class Updater:
-    """Of one learner; one call at a time."""
+    """Of one learner or table; one call at a time. Whoever has it keeps the handle."""
 
     def __init__(self, handle: Handle, table: str) -> None:
         self._handle, self._table = handle, table
@@ -60,11 +75,42 @@ class Updater:
         count = self._take_keys(keys)
         self._take_priorities(priorities, count)
         if count:
-            self._send(count, limit, closing)
+            self._run(
+                ("update", "priorities"),
+                count,
+                lambda wait_ns: lib.nr_update(
+                    self._handle.ptr,
+                    self._index,
+                    count,
+                    self._key_pointer,
+                    self._value_pointer,
+                    self._outcome,
+                    wait_ns,
+                    self._operation,
+                ),
+                limit,
+                closing,
+            )
         outcome: bytes = ffi.buffer(self._outcome, count)[:]
         applied = outcome.count(0)
         rest = (0, 0, 0) if applied == count else (outcome.count(1), outcome.count(2), outcome.count(3))
         return UpdateResult(applied, *rest, np.frombuffer(outcome, np.uint8))
+
+    def delete(self, keys: Any, limit: float, closing: Callable[[], bool]) -> DeleteResult:
+        """See Table.delete. Ends as update() does."""
+        count = self._take_keys(keys)
+        if count:
+            self._run(
+                ("deletion", "items"),
+                count,
+                lambda wait_ns: lib.nr_delete(
+                    self._handle.ptr, self._index, count, self._key_pointer, self._outcome, wait_ns, self._operation
+                ),
+                limit,
+                closing,
+            )
+        outcome: bytes = ffi.buffer(self._outcome, count)[:]
+        return DeleteResult(outcome.count(0), outcome.count(1), outcome.count(3), np.frombuffer(outcome, np.uint8))
 
     def _take_keys(self, keys: Any) -> int:
         if type(keys) is not np.ndarray or keys.dtype is not _I8 or keys.ndim != 1:
@@ -103,20 +149,18 @@ class Updater:
             text = f"priorities{at}:{what} {misfit}"
             raise ColumnError(text, column="priorities", index=misfit.index, value=misfit.value) from None
 
-    def _send(self, count: int, limit: float, closing: Callable[[], bool]) -> None:
+    def _run(
+        self,
+        what: tuple[str, str],
+        count: int,
+        start: Callable[[int], int],
+        limit: float,
+        closing: Callable[[], bool],
+    ) -> None:
         operation = self._operation
         begin = time.monotonic()
         try:
-            status = lib.nr_update(
-                self._handle.ptr,
-                self._index,
-                count,
-                self._key_pointer,
-                self._value_pointer,
-                self._outcome,
-                first_slice(limit),
-                operation,
-            )
+            status = start(first_slice(limit))
         except BaseException:  # Ctrl-C, seen when the call returns
             lib.nr_binding_cancel(operation)
             raise
@@ -125,7 +169,8 @@ class Updater:
             def explain(seconds: float) -> Timeout:
                 blocked = ffi.new("struct nr_blocked *")
                 lib.nr_operation_blocked(operation[0], blocked)
-                return self._handle.explain(f"update of {count} priorities in table {self._table!r}", blocked, seconds)
+                text = f"{what[0]} of {count} {what[1]} in table {self._table!r}"
+                return self._handle.explain(text, blocked, seconds)
 
             def step(wait_ns: int) -> int:
                 return int(lib.NR_CLOSED if closing() else lib.nr_binding_wait(operation, wait_ns))
@@ -137,4 +182,4 @@ class Updater:
             if status:
                 give_up()
         if status:
-            self._handle.fail(status, f"update of priorities in table {self._table!r}")
+            self._handle.fail(status, f"{what[0]} of {what[1]} in table {self._table!r}")

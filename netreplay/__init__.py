@@ -26,15 +26,18 @@ from netreplay.errors import (
     Timeout,
 )
 from netreplay.keys import join_keys, split_keys
-from netreplay.spec import ColumnSpec, ParameterSpec, Spec, StoreSpec, TableSpec, Window
+from netreplay.spec import ColumnSpec, Limiter, ParameterSpec, Spec, StoreSpec, TableSpec, Window
 
 if TYPE_CHECKING:
     from netreplay.clients.actor import Actor
     from netreplay.clients.batch import Batch
     from netreplay.clients.connect import connect
     from netreplay.clients.learner import Learner
+    from netreplay.clients.limits import Limits
+    from netreplay.clients.looking import Found, Histogram, Histograms
     from netreplay.clients.replay import Replay, TableInfo
-    from netreplay.clients.updating import UpdateResult
+    from netreplay.clients.sequences import nstep_returns, sequence_priority
+    from netreplay.clients.updating import DeleteResult, UpdateResult
 
 __version__: str
 
@@ -45,13 +48,21 @@ __all__ = [
     "Learner",
     "Batch",
     "UpdateResult",
+    "DeleteResult",
     "TableInfo",
+    "Limits",
+    "Found",
+    "Histogram",
+    "Histograms",
     "Spec",
     "StoreSpec",
     "ColumnSpec",
     "TableSpec",
     "Window",
+    "Limiter",
     "ParameterSpec",
+    "nstep_returns",
+    "sequence_priority",
     "split_keys",
     "join_keys",
     "errors",
@@ -71,10 +82,17 @@ _LAZY = {
     "connect": "netreplay.clients.connect",
     "Replay": "netreplay.clients.replay",
     "TableInfo": "netreplay.clients.replay",
+    "Found": "netreplay.clients.looking",
+    "Histogram": "netreplay.clients.looking",
+    "Histograms": "netreplay.clients.looking",
     "Actor": "netreplay.clients.actor",
     "Learner": "netreplay.clients.learner",
     "UpdateResult": "netreplay.clients.updating",
+    "DeleteResult": "netreplay.clients.updating",
+    "Limits": "netreplay.clients.limits",
     "Batch": "netreplay.clients.batch",
+    "nstep_returns": "netreplay.clients.sequences",
+    "sequence_priority": "netreplay.clients.sequences",
 }
 
 

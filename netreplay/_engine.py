@@ -9,7 +9,7 @@ from typing import Any
 
 from netreplay._binding import check, ffi, lib
 from netreplay.errors import error_for
-from netreplay.layout import ITEM_BYTES, VERSION_OFFSET, RowLayout, StepLayout, row_layout, step_layout
+from netreplay.layout import VERSION_OFFSET, RowLayout, StepLayout, row_layout, step_layout
 from netreplay.memory import require, resolve, step_memory, store_window
 from netreplay.spec import Spec, TableSpec
 
@@ -35,11 +35,27 @@ class Plan:
         return list(self.table_index)
 
 
+def _ratio_of(table: TableSpec) -> dict[str, float]:
+    """Samples per insert of `struct nr_limits`, and the bounds of inserts x samples_per_insert - samples."""
+    limiter = table.limiter
+    if limiter.size is not None:  # each item is drawn once, and at most `size` are waiting for it
+        return {"samples_per_insert": 1.0, "least": 0.0, "most": float(limiter.size)}
+    if limiter.samples_per_insert is None or limiter.error_buffer is None:
+        return {"samples_per_insert": 0.0, "least": 0.0, "most": 0.0}
+    middle = max(1, table.min_size) * limiter.samples_per_insert
+    return {
+        "samples_per_insert": limiter.samples_per_insert,
+        "least": middle - limiter.error_buffer,
+        "most": middle + limiter.error_buffer,
+    }
+
+
 def limits_of(table: TableSpec) -> dict[str, float]:
     """`struct nr_limits` of a table."""
     return {
+        **_ratio_of(table),
         "min_size": table.min_size,
-        "max_sampled": table.max_sampled or 0,
+        "max_sampled": 1 if table.limiter.size is not None else table.max_sampled or 0,
         "max_age_ns": round((table.max_age or 0) * 1e9),
         "versions": 0 if table.max_lag is None else table.max_lag + 1,
     }
@@ -70,7 +86,7 @@ def plan(spec: Spec, *, seed: int | None = None, lease_seconds: float = LEASE_SE
         entry.sampler = getattr(lib, f"NR_SAMPLER_{table.sampler.upper()}")
         entry.remover = getattr(lib, f"NR_REMOVER_{table.remover.upper()}")
         entry.exponent, entry.window = table.exponent, table.window.steps
-        entry.row_bytes, entry.item_bytes = rows[name].row_bytes, ITEM_BYTES
+        entry.row_bytes, entry.item_bytes = rows[name].row_bytes, rows[name].item_bytes
         entry.first_gather, entry.gather_count = first, len(rows[name].gathers)
         for gather in rows[name].gathers:
             gathers[first] = gather

@@ -45,6 +45,7 @@ class Status(enum.IntEnum):
     RESTART = 40
     LEASE_EXPIRED = 41
     BAD_COUNT = 42
+    BAD_LIMITS = 43
     MALFORMED = 60
     BAD_VERSION = 61
     NO_SESSION = 62
@@ -198,6 +199,14 @@ class BadCountError(NetreplayError, ValueError):
     """A number of rows, items or keys is zero, too large, or contradicts the autoreset mode."""
 
 
+class BadLimitsError(NetreplayError, ValueError):
+    """The table's limits would contradict each other, or its capacity.
+
+    A ratio wants samples_per_insert and error_buffer, at least the larger of 1 and samples_per_insert. Fields: `table`
+    and `limits`, what was asked for.
+    """
+
+
 # ---- Refusals of the conversation ----
 
 
@@ -338,6 +347,7 @@ EXCEPTION_MAP: dict[Status, type[NetreplayError]] = {
     Status.RESTART: RestartError,
     Status.LEASE_EXPIRED: LeaseExpiredError,
     Status.BAD_COUNT: BadCountError,
+    Status.BAD_LIMITS: BadLimitsError,
     Status.MALFORMED: MalformedError,
     Status.BAD_VERSION: BadVersionError,
     Status.NO_SESSION: NoSessionError,

@@ -1,8 +1,10 @@
 """How much memory a spec takes: defaults of its sizes, and the refusal, with the arithmetic, of what does not fit.
 
-Steps of a store by default: capacity x 1.125 (of its largest table; windows share steps), plus streams x (window - 1 +
-in_flight) for the tails of its streams, plus what leases may pin: leases x window, at most capacity / 8 (but 1,024 at
-least). Streams by default: as many as fit an eighth of the capacity with their tails, 64 at least and 16,384 at most.
+Steps of a store by default: the most that a full table's items hold, plus streams x (window - 1 + in_flight) for the
+tails of its streams, plus what leases may pin: leases x window, at most an eighth of what the table's items hold (but
+1,024 at least). A table's items hold capacity x stride x 1.125 steps, since windows share steps (the stride of n-step
+items is 1), at most capacity x window; always the latter when the remover is not "fifo", as neighbours need not stay
+together. Streams by default: as many as fit an eighth of those steps with their tails, 64 at least and 16,384 at most.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from netreplay.errors import NoMemoryError, SpecError
 from netreplay.layout import row_layout, step_layout
-from netreplay.spec import DEFAULT_IN_FLIGHT, MAX_STREAMS, MAX_U32, MIN_STREAMS, Spec, StoreSpec
+from netreplay.spec import DEFAULT_IN_FLIGHT, MAX_STREAMS, MAX_U32, MIN_STREAMS, Spec, StoreSpec, TableSpec
 
 
 def store_window(spec: Spec, name: str) -> int:
@@ -20,19 +22,26 @@ def store_window(spec: Spec, name: str) -> int:
     return max((table.window.steps for table in spec.tables_of(name).values()), default=1)
 
 
+def held_steps(table: TableSpec) -> int:
+    """steps that a full table's items hold, when episodes are long"""
+    most = table.capacity * table.window.steps
+    shared = table.capacity * table.window.advance
+    return min(most, shared + -(-shared // 8)) if table.remover == "fifo" else most
+
+
 def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
     tables = spec.tables_of(name).values()
-    capacity = max((table.capacity for table in tables), default=1)
+    held = max((held_steps(table) for table in tables), default=1)
     window = store_window(spec, name)
     in_flight = store.in_flight if store.in_flight is not None else DEFAULT_IN_FLIGHT
     tail = window - 1 + in_flight
     streams = store.streams
     if streams is None:
-        streams = min(MAX_STREAMS, max(MIN_STREAMS, capacity // 8 // tail))
+        streams = min(MAX_STREAMS, max(MIN_STREAMS, held // 8 // tail))
     steps = store.steps
     if steps is None:
-        pinned = sum(min(t.leases * t.window.steps, max(t.capacity // 8, 1024)) for t in tables)
-        steps = capacity + -(-capacity // 8) + streams * tail + pinned
+        pinned = sum(min(t.leases * t.window.steps, max(held_steps(t) // 8, 1024)) for t in tables)
+        steps = held + streams * tail + pinned
     elif steps < tail + window:
         path = f"store.{name}.steps"
         least = f"{tail + window} (window {window} - 1 + in_flight {in_flight} + window {window})"

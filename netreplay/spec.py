@@ -27,16 +27,25 @@ SAMPLERS = (
     "top_k",
     "without_replacement",
 )
+DISTINCT_SAMPLERS = ("fifo", "lifo", "max_heap", "min_heap")
+"""the draws of one batch are different items, the same at every call; so a batch must be one draw of the table"""
+WEIGHTED_SAMPLERS = ("prioritized", "stratified")
+"""items are drawn as often as their priority says, so a batch has weights"""
 REMOVERS = ("fifo", "uniform", "lowest_priority", "oldest")
 LIMITERS = ("min_size", "ratio", "queue", "stack")
+RESULTS = ("reward", "terminated", "truncated")
 MAX_U32 = 2**32 - 2
+MAX_SAMPLES = 2.0**32  # of one insert, and by which a ratio may be off
 MAX_WINDOW = 4096  # NR_MAX_WINDOW
+MAX_SAMPLED = 2**31 - 1  # one bit of the count means something else
 DEFAULT_IN_FLIGHT = 64
 MAX_STREAMS = 16_384
 MIN_STREAMS = 64
 LEAST_IN_FLIGHT = 4  # steps: one call of an actor must fit
 DEFAULT_LEASES = 8_192
 DEFAULT_SET_BYTES = 64 * 2**20
+MAX_AGE = 1e9  # seconds
+MAX_LAG = 16_383  # publications: NR_MAX_VERSIONS - 1
 MAX_SET_BYTES = 2**32 - 1 - 48  # offsets on the wire have 32 bits, and a message begins with its head
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}\Z")
@@ -103,28 +112,113 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class Window:
-    """Which steps an item is made of: an n-step transition over stacks of observations."""
+    """Which steps an item is made of, over stacks of observations.
+
+    "nstep" is one transition per step; "sequence" is `length` steps in a row every `stride` steps; "episode" is whole
+    episodes, those of more than `length` steps in consecutive pieces. No window crosses an episode.
+    """
 
     n: int = 1
-    """steps from the anchor to the next observation, >= 1"""
+    """nstep: steps from the anchor to the next observation, >= 1; else the default of `nstep_returns`"""
     gamma: float = 0.99
-    """discount per step, 0 to 1"""
+    """discount per step, 0 to 1; of sequences the default of `nstep_returns`"""
     stack: int = 1
     """observations that stand one on the other in `obs`, >= 1; 1 means no stack axis"""
     kind: str = "nstep"
+    length: int | None = None
+    """sequence, episode: steps of an item, >= 1"""
+    stride: int | None = None
+    """sequence: steps from the first of one item to the first of the next; None: `length`, no overlap"""
+    burn_in: int = 0
+    """sequence: first steps that only warm a recurrent state up; told to the learner, changes no item"""
+    start: int = 0
+    """sequence: position of the first item's first step in its episode"""
+    pad: str = "tail"
+    """sequence, episode: where an item of fewer than `length` steps is filled up: its "tail" or its "head\""""
+    end: str = "pad"
+    """sequence: what becomes of steps at an episode's end that no full item holds: "pad" makes a shorter item, "drop"
+    none, "shift" a full one that reaches back further (a shorter one where the episode has no `length` steps)"""
+    columns: tuple[str, ...] | None = None
+    """of the store, those that rows show; sequences also know reward, terminated and truncated. None: all"""
 
     def __post_init__(self) -> None:
-        _choice("kind", self.kind, ("nstep",))
-        _whole("n", self.n, 1, MAX_WINDOW)
+        _choice("kind", self.kind, ("nstep", "sequence", "episode"))
         object.__setattr__(self, "gamma", _number("gamma", self.gamma, 0.0, 1.0))
         _whole("stack", self.stack, 1, MAX_WINDOW)
+        _choice("pad", self.pad, ("tail", "head"))
+        _choice("end", self.end, ("pad", "drop", "shift"))
+        _whole("start", self.start, 0, 2**31 - 1)
+        _whole("burn_in", self.burn_in, 0, MAX_WINDOW)
+        self._check_kind()
+        if self.kind == "nstep":
+            _whole("n", self.n, 1, MAX_WINDOW)
+            if self.steps > MAX_WINDOW:
+                raise _refuse("stack", self.stack, f"and n = {self.n} make a window above {MAX_WINDOW} steps")
+        else:
+            self._check_sequence()
+        if self.columns is not None:
+            self._check_columns()
+
+    def _check_kind(self) -> None:
+        """Refuses what the kind has no use for."""
+        unset = {"length": None, "stride": None, "burn_in": 0, "start": 0, "pad": "tail", "end": "pad"}
+        uses = {"nstep": (), "episode": ("length", "pad"), "sequence": tuple(unset)}[self.kind]
+        for key, default in unset.items():
+            value = getattr(self, key)
+            if key not in uses and value != default:
+                kinds = '"sequence" or "episode"' if key in ("length", "pad") else '"sequence"'
+                raise _refuse(key, value, f'is for kind = {kinds}, and this window is "{self.kind}"')
+
+    def _check_sequence(self) -> None:
+        if self.length is None:
+            raise SpecError(f'length: is missing; kind = "{self.kind}" needs it', path="length", value=None)
+        length = _whole("length", self.length, 1, MAX_WINDOW - 1)
         if self.steps > MAX_WINDOW:
-            raise _refuse("stack", self.stack, f"and n = {self.n} make a window above {MAX_WINDOW} steps")
+            raise _refuse("stack", self.stack, f"and length = {length} make a window above {MAX_WINDOW} steps")
+        if self.kind == "sequence":
+            object.__setattr__(
+                self, "stride", _whole("stride", length if self.stride is None else self.stride, 1, MAX_U32)
+            )
+        if self.burn_in >= length:
+            raise _refuse("burn_in", self.burn_in, f"leaves none of the {length} steps to learn from")
+        if _whole("n", self.n, 1, MAX_WINDOW) > length:
+            raise _refuse("n", self.n, f"is above the length of {length} steps")
+
+    def _check_columns(self) -> None:
+        columns = self.columns
+        if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
+            raise _refuse("columns", columns, "is not a list of column names")
+        if not columns:
+            raise _refuse("columns", [], "names no column; without the key rows show all")
+        if len(set(columns)) < len(columns):
+            raise _refuse("columns", list(columns), "names a column twice")
+        object.__setattr__(self, "columns", tuple(columns))
 
     @property
     def steps(self) -> int:
-        """steps of the longest item"""
-        return self.stack + self.n
+        """steps of the longest item, its last observation's included"""
+        return self.stack + self.reach
+
+    @property
+    def reach(self) -> int:
+        """steps from the anchor to the last observation of a full item"""
+        return self.n if self.kind == "nstep" or self.length is None else self.length
+
+    @property
+    def advance(self) -> int:
+        """steps from one item to the next"""
+        if self.kind == "nstep":
+            return 1
+        return self.reach if self.stride is None else self.stride
+
+    @property
+    def sequential(self) -> bool:
+        """rows hold an axis of steps"""
+        return self.kind != "nstep"
+
+    def shows(self, column: str) -> bool:
+        """whether rows hold the column"""
+        return self.columns is None or column in self.columns
 
 
 @dataclass(frozen=True)
@@ -178,6 +272,30 @@ class Limiter:
     size: int | None = None
     """items of a queue or stack"""
 
+    def __post_init__(self) -> None:
+        _choice("kind", self.kind, LIMITERS)
+        own = {"ratio": ("samples_per_insert", "error_buffer"), "queue": ("size",), "stack": ("size",)}
+        wanted = own.get(self.kind, ())
+        for name in ("samples_per_insert", "error_buffer", "size"):
+            value = getattr(self, name)
+            if name in wanted and value is None:
+                raise _refuse(name, None, f"is missing: a limiter of kind {self.kind!r} wants {' and '.join(wanted)}")
+            if name not in wanted and value is not None:
+                raise _refuse(name, value, f"has no meaning for a limiter of kind {self.kind!r}")
+        if self.kind in ("queue", "stack"):
+            _whole("size", self.size, 1, MAX_U32)
+        if self.kind != "ratio":
+            return
+        ratio = _number("samples_per_insert", self.samples_per_insert, 0.0, MAX_SAMPLES)
+        if ratio == 0:
+            raise _refuse("samples_per_insert", self.samples_per_insert, "is not above 0")
+        buffer = _number("error_buffer", self.error_buffer, 0.0, MAX_SAMPLES)
+        if buffer < max(1.0, ratio):
+            least = f"{max(1.0, ratio):g}, the larger of 1 and samples_per_insert"
+            raise _refuse("error_buffer", self.error_buffer, f"is below {least}: inserts and draws could both wait")
+        object.__setattr__(self, "samples_per_insert", ratio)
+        object.__setattr__(self, "error_buffer", buffer)
+
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -224,6 +342,46 @@ class TableSpec:
         _whole("leases", self.leases, 1, 2**24)
         if not isinstance(self.window, Window):
             raise _refuse("window", self.window, "is not a Window")
+        if not isinstance(self.limiter, Limiter):
+            raise _refuse("limiter", self.limiter, "is not a Limiter")
+        self._check_sampling()
+        if self.limiter.kind in ("queue", "stack"):
+            self._check_queue(self.limiter)
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", _number("max_age", self.max_age, 1e-3, MAX_AGE))
+        if self.max_lag is not None:
+            _whole("max_lag", self.max_lag, 0, MAX_LAG)
+        if not isinstance(self.parameters, str):
+            raise _refuse("parameters", self.parameters, "is not the name of a parameter set")
+
+    def _check_queue(self, limiter: Limiter) -> None:
+        kind, order = limiter.kind, {"queue": "fifo", "stack": "lifo"}[limiter.kind]
+        if self.sampler != order:
+            raise _refuse("sampler", self.sampler, f"is not {order!r}, which a limiter of kind {kind!r} wants")
+        if limiter.size is not None and limiter.size > self.capacity:
+            raise _refuse(
+                "limiter.size", limiter.size, f"is above the capacity of {self.capacity}: items would be lost"
+            )
+        if self.min_size > 1:
+            raise _refuse("min_size", self.min_size, f"is above 1: what a {kind} holds can be drawn at once")
+        if self.max_sampled not in (None, 1) or isinstance(self.max_sampled, bool):
+            raise _refuse("max_sampled", self.max_sampled, f"is not 1: an item of a {kind} is drawn once")
+
+    def _check_sampling(self) -> None:
+        """`top`, `passes` and `max_sampled`: each where it means something."""
+        if self.sampler == "top_k":
+            if self.top is None:
+                raise _refuse(
+                    "top", None, "is missing: how many of the largest priorities the sampler top_k draws from"
+                )
+            _whole("top", self.top, 1, MAX_U32)
+        elif self.top is not None:
+            raise _refuse("top", self.top, f"goes with the sampler top_k, not with {self.sampler}")
+        _whole("passes", self.passes, 0, MAX_U32)
+        if self.passes and self.sampler != "without_replacement":
+            raise _refuse("passes", self.passes, f"goes with the sampler without_replacement, not with {self.sampler}")
+        if self.max_sampled is not None:
+            _whole("max_sampled", self.max_sampled, 1, MAX_SAMPLED)
 
 
 @dataclass(frozen=True)
@@ -265,6 +423,20 @@ class Spec:
             if table.store not in self.stores:
                 known = ", ".join(self.stores)
                 raise _refuse(f"table.{name}.store", table.store, f"is no store; there are: {known}")
+            store = self.stores[table.store]
+            columns = [*store.observation, *store.action]
+            if table.window.sequential:
+                columns += RESULTS
+            for column in table.window.columns or ():
+                if column not in columns:
+                    known = ", ".join(columns)
+                    raise _refuse(
+                        f"table.{name}.window.columns", column, f"is none that rows can show; those are: {known}"
+                    )
+            if table.parameters not in self.parameters:
+                known = ", ".join(self.parameters)
+                path = f"table.{name}.parameters"
+                raise _refuse(path, table.parameters, f"is no parameter set; there are: {known}")
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Spec:

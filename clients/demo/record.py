@@ -20,7 +20,16 @@ SILENT_SECONDS = 1.5
 SERVER_COUNTS = ("batches", "sampled_bytes", "inserts", "updates", "publishes", "fetches")
 HISTORY_SECONDS = 1.0
 """between two entries of the history"""
-TABLE_COUNTS = ("inserted", "sampled", "updated", "stale", "refused", "evicted_capacity", "evicted_steps")
+TABLE_COUNTS = (
+    "inserted",
+    "sampled",
+    "updated",
+    "stale",
+    "refused",
+    "evicted_capacity",
+    "evicted_steps",
+    "evicted_sampled",
+)
 
 
 class Point(NamedTuple):

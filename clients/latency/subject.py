@@ -115,8 +115,9 @@ class Subject:
         """Puts in what is missing, as one long episode; opens what the calls need."""
         self._actor = self.replay.actor(self.store)
         present = self.replay.table(self.table).info().size
-        # The first items come with the n-th step behind them.
-        steps = max(0, self.target - present) + self.spec.window.n
+        # The first item comes with the last step of its window.
+        window = self.spec.window
+        steps = max(0, self.target - present) * window.advance + window.reach + window.start
         for first in range(0, steps, _FLUSHED):
             for _ in range(min(_FLUSHED, steps - first)):
                 self._actor.append(**next(self._steps))

@@ -1,4 +1,5 @@
 #include "client/replay.h"
+#include "client/weights.h"
 #include "engine/engine.h"
 #include "engine/status.h"
 #include "engine/version.h"

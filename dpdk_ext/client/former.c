@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOT_THERE = UINT32_MAX };
+enum {
+    NOT_THERE = UINT32_MAX,
+    SEQUENCES = 3, /* that one row can complete at most: two steps may come with it, and the episode's end */
+};
+#define NO_ANCHOR UINT64_MAX
 
 static bool column_fits(uint32_t offset, uint32_t bytes, uint32_t item_bytes)
 {
@@ -13,10 +17,14 @@ static bool column_fits(uint32_t offset, uint32_t bytes, uint32_t item_bytes)
 
 static bool rule_fits(const struct nr_former_config *config, uint32_t item_bytes)
 {
-    return config->n >= 1 && config->stack >= 1 && (uint64_t)config->n + config->stack <= NR_MAX_WINDOW &&
-           item_bytes <= NR_MAX_ITEM_COLUMNS && column_fits(config->reward_offset, sizeof(float), item_bytes) &&
-           column_fits(config->discount_offset, sizeof(float), item_bytes) &&
-           column_fits(config->length_offset, sizeof(int32_t), item_bytes) &&
+    bool own = config->kind == NR_WINDOW_NSTEP
+                   ? column_fits(config->reward_offset, sizeof(float), item_bytes) &&
+                         column_fits(config->discount_offset, sizeof(float), item_bytes)
+                   : config->kind == NR_WINDOW_SEQUENCE && config->stride >= 1 && config->end <= NR_END_SHIFT &&
+                         column_fits(config->timestep_offset, sizeof(int32_t), item_bytes);
+
+    return own && config->n >= 1 && config->stack >= 1 && (uint64_t)config->n + config->stack <= NR_MAX_WINDOW &&
+           item_bytes <= NR_MAX_ITEM_COLUMNS && column_fits(config->length_offset, sizeof(int32_t), item_bytes) &&
            column_fits(config->version_offset, sizeof(uint64_t), item_bytes);
 }
 
@@ -30,7 +38,8 @@ struct nr_formers *nr_formers_create(uint32_t count, const struct nr_former_conf
             *status = NR_BAD_CONFIG;
             return NULL;
         }
-        powers += configs[i].n + 1;
+        if (configs[i].kind == NR_WINDOW_NSTEP)
+            powers += configs[i].n + 1;
     }
 
     struct nr_formers *formers = malloc(sizeof(*formers) + count * sizeof(*formers->former) + powers * sizeof(double));
@@ -50,7 +59,12 @@ struct nr_formers *nr_formers_create(uint32_t count, const struct nr_former_conf
         struct nr_former *former = &formers->former[i];
         uint32_t n = configs[i].n;
 
-        *former = (struct nr_former){.config = configs[i], .item_bytes = item_bytes[i], .power = power};
+        *former = (struct nr_former){.config = configs[i], .item_bytes = item_bytes[i]};
+        if (configs[i].kind == NR_WINDOW_SEQUENCE) {
+            formers->most += SEQUENCES;
+            continue;
+        }
+        former->power = power;
         for (uint32_t e = 0; e <= n; e++)
             power[e] = pow(configs[i].gamma, e);
         power += n + 1;
@@ -87,29 +101,104 @@ static void put(uint8_t *columns, uint32_t offset, const void *value, size_t byt
         memcpy(columns + offset, value, bytes);
 }
 
-/* The item of anchor t with k steps; `over`: step t + k is the final observation of a terminated episode. */
-static void form(const struct nr_formers *formers, const struct nr_former *former, uint64_t start, const float *rewards, uint64_t t,
-                 uint32_t k, bool over, uint64_t version, struct nr_formed *formed)
+/* What a row brought, and what it means. */
+struct arrival {
+    uint64_t start; /* first step of the episode */
+    uint64_t fresh; /* first step whose observation came */
+    uint64_t last;  /* newest step whose observation is known */
+    bool final;     /* `last` is the final observation */
+    bool over;      /* of a terminated episode */
+};
+
+/* An anchor that the arrival completes. */
+struct anchor {
+    uint64_t step;   /* NO_ANCHOR: none */
+    uint32_t length; /* k; 0: it is completed without item */
+};
+
+static struct anchor nstep_from(const struct nr_former_config *config, const struct arrival *arrival, uint64_t from)
 {
-    uint32_t reach = former->config.stack - 1;
-    uint64_t first = t - start < reach ? start : t - reach;
+    uint32_t n = config->n;
+
+    if (arrival->fresh > n && from < arrival->fresh - n)
+        from = arrival->fresh - n;
+    if (from < arrival->start)
+        from = arrival->start;
+    if (from >= arrival->last || (!arrival->final && arrival->last - from < n))
+        return (struct anchor){.step = NO_ANCHOR};
+    if (arrival->last - from >= n)
+        return (struct anchor){.step = from, .length = n};
+    bool whole = arrival->over || n >= config->stack;
+    return (struct anchor){.step = from, .length = whole ? (uint32_t)(arrival->last - from) : 0};
+}
+
+/* The first of base, base + stride, ... that is not before `step`. */
+static uint64_t next_of(uint64_t base, uint32_t stride, uint64_t step)
+{
+    return step <= base ? base : base + (step - base + stride - 1) / stride * stride;
+}
+
+static struct anchor sequence_from(const struct nr_former_config *config, const struct arrival *arrival, uint64_t from)
+{
+    uint32_t n = config->n, stride = config->stride;
+    uint64_t base = arrival->start + config->start;
+    uint64_t full = next_of(base, stride, arrival->fresh > n && from < arrival->fresh - n ? arrival->fresh - n : from);
+
+    if (full + n <= arrival->last)
+        return (struct anchor){.step = full, .length = n};
+    if (!arrival->final || base >= arrival->last)
+        return (struct anchor){.step = NO_ANCHOR};
+
+    /* The first that the episode has no room for, and how far the one before it came. */
+    uint64_t next = arrival->last < n ? base : next_of(base, stride, arrival->last - n + 1);
+    uint64_t covered = next > base ? next - stride + n : base;
+    uint64_t back = arrival->last - base > n ? arrival->last - n : base;
+    uint64_t step = config->end == NR_END_SHIFT ? back : next;
+
+    if (next >= arrival->last || covered >= arrival->last || step < from)
+        return (struct anchor){.step = NO_ANCHOR};
+    return (struct anchor){.step = step, .length = config->end == NR_END_DROP ? 0 : (uint32_t)(arrival->last - step)};
+}
+
+/* The first anchor not before `from` that the arrival completes for the rule. */
+static struct anchor anchor_from(const struct nr_former *former, const struct arrival *arrival, uint64_t from)
+{
+    return former->config.kind == NR_WINDOW_SEQUENCE ? sequence_from(&former->config, arrival, from)
+                                                     : nstep_from(&former->config, arrival, from);
+}
+
+static void put_nstep(const struct nr_formers *formers, const struct nr_former *former, const float *rewards, struct anchor anchor,
+                      bool over, uint8_t *columns)
+{
     double sum = 0;
 
-    for (uint32_t i = 0; i < k; i++)
-        sum += former->power[i] * (double)rewards[(t + i) & (formers->reward_ring - 1)];
+    for (uint32_t i = 0; i < anchor.length; i++)
+        sum += former->power[i] * (double)rewards[(anchor.step + i) & (formers->reward_ring - 1)];
 
-    float reward = (float)sum, discount = over ? 0.0F : (float)former->power[k];
-    int32_t length = (int32_t)k;
+    float reward = (float)sum, discount = over ? 0.0F : (float)former->power[anchor.length];
+
+    put(columns, former->config.reward_offset, &reward, sizeof(reward));
+    put(columns, former->config.discount_offset, &discount, sizeof(discount));
+}
+
+static void form(const struct nr_formers *formers, const struct nr_former *former, const struct arrival *arrival,
+                 const float *rewards, struct anchor anchor, uint64_t version, struct nr_formed *formed)
+{
+    uint64_t into = anchor.step - arrival->start;
+    uint32_t reach = former->config.stack - 1 < into ? former->config.stack - 1 : (uint32_t)into;
+    int32_t length = (int32_t)anchor.length, timestep = into < INT32_MAX ? (int32_t)into : INT32_MAX;
 
     formed->item = (struct nr_item){
-        .first_step = first,
-        .steps = (uint32_t)(t + k - first) + 1,
-        .anchor = (uint32_t)(t - first),
-        .length = k,
+        .first_step = anchor.step - reach,
+        .steps = reach + anchor.length + 1,
+        .anchor = reach,
+        .length = anchor.length,
     };
     memset(formed->columns, 0, sizeof(formed->columns));
-    put(formed->columns, former->config.reward_offset, &reward, sizeof(reward));
-    put(formed->columns, former->config.discount_offset, &discount, sizeof(discount));
+    if (former->config.kind == NR_WINDOW_SEQUENCE)
+        put(formed->columns, former->config.timestep_offset, &timestep, sizeof(timestep));
+    else
+        put_nstep(formers, former, rewards, anchor, arrival->over && anchor.step + anchor.length == arrival->last, formed->columns);
     put(formed->columns, former->config.length_offset, &length, sizeof(length));
     put(formed->columns, former->config.version_offset, &version, sizeof(version));
 }
@@ -117,9 +206,7 @@ static void form(const struct nr_formers *formers, const struct nr_former *forme
 uint32_t nr_form(const struct nr_formers *formers, struct nr_episode *episode, float *rewards, int kind, float reward,
                  bool terminated, bool truncated, uint64_t version, uint32_t row, struct nr_formed *formed, uint64_t *dropped)
 {
-    uint64_t fresh = episode->next; /* first step whose observation this row brings */
-    uint64_t start = episode->start;
-    bool final = (kind & NR_ROW_FINAL) != 0;
+    struct arrival arrival = {.start = episode->start, .fresh = episode->next, .final = (kind & NR_ROW_FINAL) != 0};
     uint32_t count = 0;
 
     if (kind & NR_ROW_STEP) {
@@ -127,37 +214,33 @@ uint32_t nr_form(const struct nr_formers *formers, struct nr_episode *episode, f
         episode->terminated = terminated;
         episode->awaiting = terminated || truncated;
     }
-    if (final)
+    if (arrival.final)
         episode->next++;
+    arrival.last = episode->next - 1;
+    arrival.over = arrival.final && episode->terminated;
 
-    uint64_t last = episode->next - 1; /* newest step whose observation is known */
-    bool over = final && episode->terminated;
-    uint64_t t = fresh - start > formers->longest ? fresh - formers->longest : start;
-
-    for (; t < last; t++) {
+    for (uint64_t from = 0, next; from != NO_ANCHOR; from = next) {
+        next = NO_ANCHOR;
         for (uint32_t i = 0; i < formers->count; i++) {
             const struct nr_former *former = &formers->former[i];
-            uint32_t n = former->config.n;
-            uint32_t k = n;
+            struct anchor anchor = anchor_from(former, &arrival, from);
 
-            if (t + n < fresh)
-                continue;
-            if (t + n > last) {
-                if (!final)
-                    continue;
-                if (!over && n < former->config.stack) {
+            if (anchor.step == from) {
+                if (anchor.length == 0) {
                     ++*dropped;
-                    continue;
+                } else {
+                    formed[count].former = i;
+                    formed[count].row = row;
+                    form(formers, former, &arrival, rewards, anchor, version, &formed[count]);
+                    count++;
                 }
-                k = (uint32_t)(last - t);
+                anchor = anchor_from(former, &arrival, from + 1);
             }
-            formed[count].former = i;
-            formed[count].row = row;
-            form(formers, former, start, rewards, t, k, over && t + k == last, version, &formed[count]);
-            count++;
+            if (anchor.step < next)
+                next = anchor.step;
         }
     }
-    if (final) {
+    if (arrival.final) {
         episode->start = episode->next;
         episode->awaiting = 0;
         episode->terminated = 0;

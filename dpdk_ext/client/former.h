@@ -1,7 +1,8 @@
-/* Forms n-step items from the steps of streams. Pure: no I/O, no clock, no allocation after nr_formers_create.
+/* Forms items from the steps of streams. Pure: no I/O, no clock, no allocation after nr_formers_create.
  *
  * Step numbers of a stream rise by one over all its episodes; an episode is a run of them that ends with an observation-only
- * step. The item of anchor t with k steps has the window max(episode start, t - stack + 1) .. t + k. */
+ * step. The item of anchor t with k steps has the window max(episode start, t - stack + 1) .. t + k; of a sequence the anchor is
+ * the first step. */
 #ifndef NR_CLIENT_FORMER_H
 #define NR_CLIENT_FORMER_H
 
@@ -13,13 +14,13 @@ struct nr_former {
     struct nr_former_config config; /* as given */
     uint32_t item_bytes;            /* of the table's item columns */
     uint32_t pad;                   /* zero */
-    double *power;                  /* [n + 1]: gamma^i */
+    double *power;                  /* [n + 1]: gamma^i; NULL for sequences */
 };
 
 /* All tables of one store. Read only after creation: any number of streams share it. */
 struct nr_formers {
     uint32_t count;           /* tables */
-    uint32_t longest;         /* the largest n, 1 without tables */
+    uint32_t longest;         /* the largest n of an n-step table, 1 without */
     uint32_t most;            /* items that one row can complete at most */
     uint32_t reward_ring;     /* places of a stream's rewards: a power of two > longest + 1 */
     struct nr_former *former; /* [count], in the order of the items of one anchor */
@@ -49,8 +50,8 @@ struct nr_formed {
     uint8_t columns[NR_MAX_ITEM_COLUMNS]; /* the table's item_bytes, the rest zero */
 };
 
-/* Copies the rules. item_bytes[i] is of the table of rule i. NULL: NR_NO_MEMORY, or NR_BAD_CONFIG when n or stack is 0, the
- * window is longer than NR_MAX_WINDOW, or a column does not fit. */
+/* Copies the rules. item_bytes[i] is of the table of rule i. NULL: NR_NO_MEMORY, or NR_BAD_CONFIG when n, stack
+ * or a sequence's stride is 0, the window is longer than NR_MAX_WINDOW, or a column does not fit. */
 struct nr_formers *nr_formers_create(uint32_t count, const struct nr_former_config *configs, const uint32_t *item_bytes,
                                      int *status);
 void nr_formers_free(struct nr_formers *formers);
@@ -61,7 +62,7 @@ int nr_row_kind(const struct nr_episode *episode, uint32_t autoreset, bool end, 
 
 /* Takes the row's steps into the episode and forms the items they complete, in the order anchor, table; returns how many, at
  * most formers->most. `rewards` is the stream's ring; the places written are not among the last `longest` rewards, so a saved
- * copy of *episode restores the state before. `dropped` grows by the anchors that a truncation left without item. */
+ * copy of *episode restores the state before. `dropped` grows by the anchors that an episode's end left without item. */
 uint32_t nr_form(const struct nr_formers *formers, struct nr_episode *episode, float *rewards, int kind, float reward,
                  bool terminated, bool truncated, uint64_t version, uint32_t row, struct nr_formed *formed, uint64_t *dropped);
 

@@ -128,9 +128,16 @@ void nr_history_show(const struct nr_history *history, const struct nr_table_con
     memcpy(row + NR_ROW_HEAD, formed->columns, table->item_bytes);
     for (uint32_t i = 0; i < table->gather_count; i++) {
         const struct nr_gather *gather = &gathers[table->first_gather + i];
-        uint32_t step = nr_gather_step(gather, formed->item.anchor, formed->item.length);
+        uint8_t *target = row + gather->target;
 
-        memcpy(row + gather->target, nr_history_step(history, formed->row, formed->item.first_step + step) + gather->source,
-               gather->length);
+        for (uint32_t j = 0; j <= gather->more; j++, target += gather->length) {
+            uint32_t step;
+
+            if (nr_gather_piece(gather, j, formed->item.anchor, formed->item.length, &step))
+                memcpy(target, nr_history_step(history, formed->row, formed->item.first_step + step) + gather->source,
+                       gather->length);
+            else
+                memset(target, 0, gather->length);
+        }
     }
 }

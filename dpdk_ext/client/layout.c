@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../engine/view.h"
+
 static bool gathers_fit(const struct nr_engine_config *config, const struct nr_table_config *table)
 {
     const struct nr_store_config *store = &config->stores[table->store];
@@ -10,8 +12,8 @@ static bool gathers_fit(const struct nr_engine_config *config, const struct nr_t
     for (uint32_t i = 0; i < table->gather_count; i++) {
         const struct nr_gather *gather = &config->gathers[table->first_gather + i];
 
-        if ((uint64_t)gather->source + gather->length > store->step_bytes ||
-            (uint64_t)gather->target + gather->length > table->row_bytes)
+        if ((uint64_t)gather->source + gather->length > store->step_bytes || gather->more >= NR_MAX_WINDOW ||
+            gather->target + nr_gather_bytes(gather) > table->row_bytes)
             return false;
     }
     return true;

@@ -1,7 +1,9 @@
 /* The replay in this process: the engine behind the replay's mutex. What cannot be done at once (an insert without space, a
  * sample below the table's minimum) is tried again, first come first served, whenever another call may have made it possible. */
 #include "local.h"
+#include "../engine/maintain.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,6 +15,7 @@ enum {
     OWNER = 1,          /* of every stream */
     AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
     NAP_NS = 100000,    /* of a checkpoint, while blocks are written */
+    ACCESSES = 4096,       /* of memory, about, that one call spends on items that must leave */
     RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
 
@@ -58,11 +61,14 @@ static int write_steps(struct nr_actor *actor, uint32_t stream, uint64_t end, ui
     while (actor->written[stream] < end) {
         uint64_t number = actor->written[stream];
         uint32_t total = nr_history_total(&actor->history, stream, number);
+        struct nr_wait wait;
         int status = nr_step_write(engine, actor->stream[stream], OWNER, number, total, 0,
-                                   nr_history_step(&actor->history, stream, number), total, now, &actor->replay->append_wait);
+                                   nr_history_step(&actor->history, stream, number), total, now, &wait);
 
-        if (nr_is_wait(status))
+        if (nr_is_wait(status)) {
+            actor->replay->append_wait = wait;
             return status;
+        }
         actor->written[stream]++;
     }
     return NR_OK;
@@ -76,6 +82,7 @@ static int push_items(struct nr_actor *actor, uint64_t now)
     for (; actor->head < actor->committed; actor->head++) {
         struct nr_formed *formed = nr_actor_item(actor, actor->head);
         uint32_t stream = formed->row;
+        struct nr_wait wait;
         uint64_t key;
         int status = write_steps(actor, stream, formed->item.first_step + formed->item.steps, now);
 
@@ -84,9 +91,11 @@ static int push_items(struct nr_actor *actor, uint64_t now)
         formed->item.number = actor->next_item[stream];
         formed->item.columns = formed->columns;
         status = nr_item_insert(engine, actor->formers->former[formed->former].config.table, actor->stream[stream], OWNER,
-                                &formed->item, now, &key, &actor->replay->append_wait);
-        if (nr_is_wait(status))
+                                &formed->item, now, &key, &wait);
+        if (nr_is_wait(status)) {
+            actor->replay->append_wait = wait;
             return status;
+        }
         actor->next_item[stream]++;
         nr_actor_decide(actor, actor->head, status, key);
     }
@@ -125,15 +134,20 @@ static void draw_parts(struct nr_sample *sample, uint64_t now)
     while (sample->done < sample->parts) {
         struct nr_sample_part *part = &sample->part[sample->done];
         struct nr_draw *draw = &draw_of(part)->draw;
-        uint8_t *rows = sample->rows + (size_t)sample->done * NR_SAMPLE_PART * sample->row_bytes;
+        uint8_t *rows = sample->rows + (size_t)sample->done * sample->part_rows * sample->row_bytes;
         uint64_t bytes = (uint64_t)part->count * sample->row_bytes, offset = 0;
 
         draw->entries = draw_of(part)->entries;
 
-        int status = nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait);
+        int status = sample->keys == NULL
+                         ? nr_draw_open(engine, sample->table, part->count, draw, now, &sample->wait)
+                         : nr_draw_open_keys(engine, sample->table, part->count,
+                                             sample->keys + (size_t)sample->done * sample->part_rows, draw, now, &sample->wait);
 
-        if (nr_is_wait(status))
+        if (nr_is_wait(status)) {
+            nr_local_of(sample->replay)->leaving |= status == NR_WAIT_LEAVING;
             return;
+        }
         while (status == NR_OK && offset < bytes) {
             uint32_t length = bytes - offset < 1u << 30 ? (uint32_t)(bytes - offset) : 1u << 30;
 
@@ -164,14 +178,14 @@ static bool draw_waiting(struct nr_local *local, uint64_t now)
     while (*link != NULL) {
         struct nr_sample *sample = *link;
 
-        if (!local->passed[sample->table]) {
+        if (!local->passed[sample->table] || sample->keys != NULL) { /* what only looks waits for nobody */
             draw_parts(sample, now);
             if (sample->status != NR_PENDING) {
                 *link = sample->waiting;
                 drawn = true;
                 continue;
             }
-            local->passed[sample->table] = 1;
+            local->passed[sample->table] |= sample->keys == NULL;
         }
         link = &sample->waiting;
     }
@@ -210,10 +224,20 @@ void nr_local_advance(struct nr_local *local, uint64_t now)
     nr_notify(&local->replay);
 }
 
+void nr_local_leave(struct nr_local *local, uint64_t now)
+{
+    if (!local->leaving && !nr_engine_leaving(local->engine))
+        return;
+    local->leaving = nr_engine_maintain(local->engine, now, ACCESSES);
+    if (!local->leaving)
+        nr_local_advance(local, now);
+}
+
 static void local_push(struct nr_actor *actor, uint64_t now)
 {
     struct nr_local *local = nr_local_of(actor->replay);
 
+    nr_local_leave(local, now);
     /* Space that comes free is for those who wait already. */
     if (local->blocked_actors != 0 || push_items(actor, now) != NR_OK)
         local->blocked_actors++;
@@ -242,8 +266,9 @@ static int local_sample_start(struct nr_sample *sample, uint64_t now)
     struct nr_local *local = nr_local_of(sample->replay);
     bool queued = false;
 
+    nr_local_leave(local, now);
     for (struct nr_sample *other = local->first_waiting; other != NULL; other = other->waiting)
-        queued = queued || other->table == sample->table;
+        queued = queued || (other->table == sample->table && sample->keys == NULL && other->keys == NULL);
     if (!queued)
         draw_parts(sample, now);
     if (sample->status != NR_PENDING) {
@@ -292,6 +317,14 @@ static void local_wait(struct nr_replay *replay, uint64_t now, uint64_t until)
 {
     struct nr_local *local = nr_local_of(replay);
 
+    /* Whoever waits works, and lets others in between, so that it goes on also when who began it has given up. */
+    if (local->looks != 0 || local->leaving || nr_engine_leaving(local->engine)) {
+        nr_local_leave(local, now);
+        pthread_mutex_unlock(&replay->mutex);
+        sched_yield();
+        pthread_mutex_lock(&replay->mutex);
+        return;
+    }
     if (local->publications != 0 && until - now > RETRY_NS)
         until = now + RETRY_NS;
     nr_sleep(replay, until);

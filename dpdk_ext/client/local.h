@@ -11,6 +11,8 @@ struct nr_local {
     struct nr_sample *first_waiting, **last_waiting; /* samples not drawn yet, by age */
     uint32_t blocked_actors;       /* actors with committed steps or items that wait */
     uint32_t publications;         /* that wait: sleepers look again soon */
+    bool leaving;                  /* a sample waits for items that are too old to be gone */
+    uint32_t looks;                /* histograms being counted: sleepers look again at once */
     uint8_t passed[NR_MAX_TABLES]; /* scratch of local.c */
 };
 
@@ -21,6 +23,8 @@ static inline struct nr_local *nr_local_of(const struct nr_replay *replay)
 
 /* Something changed in the engine: tries again what waits. */
 void nr_local_advance(struct nr_local *local, uint64_t now);
+/* Goes on with resets, one quantum; what waited for them is tried when they are over. */
+void nr_local_leave(struct nr_local *local, uint64_t now);
 
 /* local_operation.c; as in struct nr_backend */
 int nr_local_operation_start(struct nr_operation *operation, uint64_t now);

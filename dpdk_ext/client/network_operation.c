@@ -36,8 +36,13 @@ static bool request_updates(struct nr_client *client, struct nr_operation *opera
     for (uint32_t first = 0; first < call->distinct; first += NR_UPDATE_KEYS) {
         uint32_t count = call->distinct - first < NR_UPDATE_KEYS ? call->distinct - first : NR_UPDATE_KEYS;
 
-        if (!add_request(operation, nr_client_update(client, call->table, count, call->keys + first, call->priorities + first,
-                                                     call->distinct_outcome + first, now)))
+        struct nr_request *request =
+            call->priorities == NULL
+                ? nr_client_delete(client, call->table, count, call->keys + first, call->distinct_outcome + first, now)
+                : nr_client_update(client, call->table, count, call->keys + first, call->priorities + first,
+                                   call->distinct_outcome + first, now);
+
+        if (!add_request(operation, request))
             return false;
     }
     return true;
@@ -47,11 +52,15 @@ static bool request_all(struct nr_client *client, struct nr_operation *operation
 {
     const struct nr_publish_call *publish = &operation->publish;
 
-    if (operation->kind == NR_UPDATE)
+    if (operation->kind == NR_UPDATE || operation->kind == NR_DELETE)
         return request_updates(client, operation, now);
     if (!room_for(operation, 1))
         return false;
     switch (operation->kind) {
+    case NR_CONFIGURE:
+        return add_request(operation, nr_client_configure(client, operation->admin.table, &operation->admin.change, now));
+    case NR_RESET:
+        return add_request(operation, nr_client_reset(client, operation->admin.table, now));
     case NR_PUBLISH:
         return add_request(operation,
                            nr_client_publish(client, publish->set, publish->bytes, publish->length, publish->expect, now));
@@ -59,6 +68,8 @@ static bool request_all(struct nr_client *client, struct nr_operation *operation
         return add_request(operation, nr_client_fetch(client, operation->fetch.set, operation->fetch.newer_than, now));
     case NR_TABLES:
         return add_request(operation, nr_client_tables(client, now));
+    case NR_LOOK:
+        return add_request(operation, nr_client_histograms(client, operation->look.table, operation->look.histograms, now));
     default:
         return add_request(operation, nr_client_ping(client, operation->ping.payload_bytes, now));
     }
@@ -90,7 +101,13 @@ static int finish(struct nr_operation *operation)
 
     switch (operation->kind) {
     case NR_UPDATE:
+    case NR_DELETE:
         nr_update_finish(&operation->update);
+        return NR_OK;
+    case NR_CONFIGURE:
+        nr_request_limits(operation->request[0], operation->admin.limits);
+        return NR_OK;
+    case NR_RESET:
         return NR_OK;
     case NR_PUBLISH:
         *operation->publish.version = nr_request_version(operation->request[0]);
@@ -104,6 +121,8 @@ static int finish(struct nr_operation *operation)
         if (bytes != 0)
             memcpy(operation->tables.tables, message, bytes);
         free(message);
+        return NR_OK;
+    case NR_LOOK:
         return NR_OK;
     default:
         nr_request_ping(operation->request[0], &operation->ping.ping->round_trip_ns, &operation->ping.ping->server_ns);

@@ -34,7 +34,10 @@ void nr_network_look_at(struct nr_sample *sample)
         if (part_status == NR_OK) {
             nr_request_draw(part->request, &part->head);
             part->whole = 1;
-            if (sample->parts > (sample->urgent ? URGENT_PARTS : OPEN_PARTS)) {
+            if (sample->keys != NULL) { /* nothing is drawn: the lease ends by itself */
+                nr_request_free(network->client, part->request);
+                part->request = NULL;
+            } else if (sample->parts > (sample->urgent ? URGENT_PARTS : OPEN_PARTS)) {
                 nr_client_settle(network->client, part->request, true, network->active);
                 part->request = NULL;
             }
@@ -57,7 +60,9 @@ void nr_network_look_at(struct nr_sample *sample)
 void nr_network_settle_parts(struct nr_sample *sample, bool taken, uint64_t now)
 {
     for (uint32_t i = 0; i < sample->parts; i++) {
-        if (sample->part[i].request != NULL)
+        if (sample->part[i].request != NULL && sample->keys != NULL)
+            nr_request_free(nr_network_of(sample->replay)->client, sample->part[i].request);
+        else if (sample->part[i].request != NULL)
             nr_client_settle(nr_network_of(sample->replay)->client, sample->part[i].request, taken, now);
         sample->part[i].request = NULL;
     }
@@ -72,8 +77,11 @@ int nr_network_sample_start(struct nr_sample *sample, uint64_t now)
     for (uint32_t i = 0; i < sample->parts && status == NR_OK; i++) {
         struct nr_sample_part *part = &sample->part[i];
 
-        part->request = nr_client_sample(network->client, sample->table, part->count,
-                                         sample->rows + (size_t)i * NR_SAMPLE_PART * sample->row_bytes, now);
+        uint8_t *rows = sample->rows + (size_t)i * sample->part_rows * sample->row_bytes;
+
+        part->request = sample->keys != NULL ? nr_client_get(network->client, sample->table, part->count,
+                                                             sample->keys + (size_t)i * sample->part_rows, rows, now)
+                                             : nr_client_sample(network->client, sample->table, part->count, rows, now);
         if (part->request == NULL)
             status = NR_NO_MEMORY;
     }

@@ -405,8 +405,9 @@ int nr_actor_flush(struct nr_actor *actor, uint64_t wait_ns, struct nr_operation
     return run_operation(operation, wait_ns, handle);
 }
 
-int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
-              uint8_t *outcome, uint64_t wait_ns, struct nr_operation **handle)
+/* NR_UPDATE or, without priorities, NR_DELETE. */
+static int change_items(struct nr_replay *replay, uint32_t kind, uint32_t table, uint32_t count, const uint64_t *keys,
+                        const double *priorities, uint8_t *outcome, uint64_t wait_ns, struct nr_operation **handle)
 {
     struct nr_operation *operation;
     int status;
@@ -414,7 +415,7 @@ int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const ui
     *handle = NULL;
     if (count > MOST_KEYS)
         return NR_BAD_COUNT;
-    status = begin_operation(replay, NR_UPDATE, &operation, handle);
+    status = begin_operation(replay, kind, &operation, handle);
     if (status != NR_OK)
         return status;
     operation->update = (struct nr_update_call){.table = table, .count = count, .outcome = outcome};
@@ -427,6 +428,47 @@ int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const ui
     if (status != NR_OK || count == 0)
         return refuse_operation(operation, status);
     return run_operation(operation, wait_ns, handle);
+}
+
+int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
+              uint8_t *outcome, uint64_t wait_ns, struct nr_operation **handle)
+{
+    return change_items(replay, NR_UPDATE, table, count, keys, priorities, outcome, wait_ns, handle);
+}
+
+int nr_delete(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, uint8_t *outcome, uint64_t wait_ns,
+              struct nr_operation **handle)
+{
+    return change_items(replay, NR_DELETE, table, count, keys, NULL, outcome, wait_ns, handle);
+}
+
+static int administer(struct nr_replay *replay, uint32_t kind, const struct nr_admin_call *call, uint64_t wait_ns,
+                      struct nr_operation **handle)
+{
+    struct nr_operation *operation;
+    int status = begin_operation(replay, kind, &operation, handle);
+
+    if (status != NR_OK)
+        return status;
+    if (replay->layout != NULL && call->table >= replay->layout->config.table_count)
+        return refuse_operation(operation, NR_NO_TABLE);
+    operation->admin = *call;
+    return run_operation(operation, wait_ns, handle);
+}
+
+int nr_configure(struct nr_replay *replay, uint32_t table, const struct nr_limits_change *change, struct nr_limits *limits,
+                 uint64_t wait_ns, struct nr_operation **handle)
+{
+    struct nr_admin_call call = {.change = *change, .limits = limits, .table = table};
+
+    return administer(replay, NR_CONFIGURE, &call, wait_ns, handle);
+}
+
+int nr_reset(struct nr_replay *replay, uint32_t table, uint64_t wait_ns, struct nr_operation **handle)
+{
+    struct nr_admin_call call = {.table = table};
+
+    return administer(replay, NR_RESET, &call, wait_ns, handle);
 }
 
 int nr_publish(struct nr_replay *replay, uint32_t set, const void *bytes, uint64_t length, uint64_t expect, uint64_t *version,
@@ -476,6 +518,19 @@ int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t c
     if (status != NR_OK)
         return status;
     operation->tables = (struct nr_tables_call){.tables = tables, .capacity = capacity};
+    return run_operation(operation, wait_ns, handle);
+}
+
+int nr_histograms(struct nr_replay *replay, uint32_t table, struct nr_histograms *histograms, uint64_t wait_ns,
+                  struct nr_operation **handle)
+{
+    struct nr_operation *operation;
+    int status = begin_operation(replay, NR_LOOK, &operation, handle);
+
+    if (status != NR_OK)
+        return status;
+    memset(histograms, 0, sizeof(*histograms));
+    operation->look = (struct nr_look_call){.histograms = histograms, .table = table};
     return run_operation(operation, wait_ns, handle);
 }
 

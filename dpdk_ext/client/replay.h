@@ -71,15 +71,32 @@ void nr_operation_cancel(struct nr_operation *operation);
 
 enum nr_autoreset { NR_AUTORESET_NONE = 0, NR_AUTORESET_NEXT_STEP = 1, NR_AUTORESET_SAME_STEP = 2 };
 
+enum nr_window_kind {
+    NR_WINDOW_NSTEP = 0,    /* one item per step: that and the n - 1 after it, fewer at an episode's end */
+    NR_WINDOW_SEQUENCE = 1, /* n steps in a row, every `stride` steps */
+};
+
+/* What becomes of steps at an episode's end that no full sequence holds. */
+enum nr_window_end {
+    NR_END_PAD = 0,   /* a shorter sequence, from where the next would have begun */
+    NR_END_DROP = 1,  /* nothing */
+    NR_END_SHIFT = 2, /* a sequence that ends with the episode and reaches back as far as n and `start` allow */
+};
+
 /* How items of one table are formed from a stream's steps. */
 struct nr_former_config {
     uint32_t table;
     uint32_t stack; /* S >= 1 */
-    uint32_t n;     /* n-step, >= 1 */
-    uint32_t pad;
-    double gamma;
+    uint32_t n;     /* steps, >= 1 */
+    uint32_t kind;  /* enum nr_window_kind */
+    double gamma;   /* NSTEP: discount per step */
     /* where the item columns lie among its item_bytes; UINT32_MAX: not there */
-    uint32_t reward_offset, discount_offset, length_offset, version_offset; /* float32, float32, int32, uint64 */
+    uint32_t reward_offset, discount_offset; /* NSTEP: float32, float32 */
+    uint32_t length_offset, version_offset;  /* int32, uint64 */
+    uint32_t timestep_offset; /* SEQUENCE: int32, the first step's position in its episode */
+    uint32_t stride;          /* SEQUENCE: steps from one's first to the next one's, >= 1 */
+    uint32_t start;           /* SEQUENCE: the first one's position in its episode */
+    uint32_t end;             /* SEQUENCE: enum nr_window_end */
 };
 
 struct nr_actor_config {
@@ -135,7 +152,7 @@ uint64_t nr_actor_keys(struct nr_actor *actor, uint64_t capacity, uint64_t *keys
 struct nr_actor_counters {
     uint64_t steps, items, acknowledged, refused;
     uint64_t episodes;
-    uint64_t truncated_dropped; /* anchors without item: truncated with n < stack */
+    uint64_t truncated_dropped; /* anchors without item: truncated with n < stack, or an end that NR_END_DROP leaves out */
     uint64_t lost; /* acknowledged items that a restarted server no longer has */
     uint64_t reconnects; /* sessions beyond the first */
     uint64_t streams_replaced; /* new ids after NR_STREAM_GONE */
@@ -161,6 +178,12 @@ uint32_t nr_replay_losses(struct nr_replay *replay, uint32_t capacity, struct nr
 struct nr_sample;
 enum { NR_SAMPLE_PART = 256 };
 int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **sample);
+/* The same for the items of `count` keys, which must stay as the rows must: nothing is drawn. Row i is key i's, zeros but for the key
+ * NR_KEY_NONE when its item is not in the table. The heads have NR_GET_PART rows, or the
+ * table's leases where those are fewer. */
+enum { NR_GET_PART = 128 };
+int nr_get_start(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                 struct nr_sample **sample);
 int nr_sample_wait(struct nr_sample *sample, uint64_t wait_ns); /* NR_OK: all bytes are here and the lease is ended */
 void nr_sample_blocked(struct nr_sample *sample, struct nr_blocked *blocked);
 uint32_t nr_sample_heads(const struct nr_sample *sample, struct nr_draw_head *heads);
@@ -171,6 +194,19 @@ void nr_sample_settle(struct nr_sample *sample, int taken);
  * The arrays must stay until final; outcome[count] (enum nr_outcome) is whole when NR_OK. */
 int nr_update(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
               uint8_t *outcome, uint64_t wait_ns, struct nr_operation **operation);
+
+/* Lets items leave. Repeated keys as in nr_update: the last one's outcome counts, the earlier ones are NR_SUPERSEDED. */
+int nr_delete(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, uint8_t *outcome, uint64_t wait_ns,
+              struct nr_operation **operation);
+
+/* ---- Tables as a whole ---- */
+
+/* Changes limits of a table; whoever waits for them takes notice. *limits is what is in force then, set when final; it must stay valid
+ * until then. NR_BAD_LIMITS: nothing was changed. */
+int nr_configure(struct nr_replay *replay, uint32_t table, const struct nr_limits_change *change, struct nr_limits *limits,
+                 uint64_t wait_ns, struct nr_operation **operation);
+/* Lets every item of a table leave; final when all have. Given up, it goes on nevertheless. */
+int nr_reset(struct nr_replay *replay, uint32_t table, uint64_t wait_ns, struct nr_operation **operation);
 
 /* ---- Parameters, looking ---- */
 
@@ -191,6 +227,10 @@ void nr_fetched_free(struct nr_fetched *fetched);
 /* Of the first `capacity` tables. */
 int nr_tables(struct nr_replay *replay, struct nr_table_info *tables, uint32_t capacity, uint64_t wait_ns,
               struct nr_operation **operation);
+
+/* *histograms must stay until final. */
+int nr_histograms(struct nr_replay *replay, uint32_t table, struct nr_histograms *histograms, uint64_t wait_ns,
+                  struct nr_operation **operation);
 
 /* Where the time of one round trip went. */
 struct nr_ping {

@@ -185,9 +185,11 @@ struct nr_sample {
     struct nr_sample *all;     /* all of the replay's */
     struct nr_sample *waiting; /* the next that is not whole */
     uint8_t *rows;             /* the caller's, count * row_bytes */
+    const uint64_t *keys;      /* the caller's [count]: items to look at; NULL: they are drawn */
     uint32_t row_bytes;
     uint32_t table;
     uint32_t count;    /* rows */
+    uint32_t part_rows; /* of each part but the last */
     uint32_t parts;    /* in use */
     uint32_t capacity; /* parts that there is room for */
     uint32_t done;     /* parts that are whole, of the first */
@@ -199,7 +201,18 @@ struct nr_sample {
 
 /* ---- Operations ---- */
 
-enum nr_operation_kind { NR_FLUSH, NR_UPDATE, NR_PUBLISH, NR_FETCH, NR_TABLES, NR_PING };
+enum nr_operation_kind {
+    NR_FLUSH,
+    NR_UPDATE,
+    NR_DELETE,
+    NR_CONFIGURE,
+    NR_RESET,
+    NR_PUBLISH,
+    NR_FETCH,
+    NR_TABLES,
+    NR_PING,
+    NR_LOOK
+};
 
 /* Memory that stays with its operation from use to use. */
 struct nr_scratch {
@@ -212,17 +225,23 @@ struct nr_flush_call {
     uint64_t target; /* items below must be decided */
 };
 
-/* An update with its repeated keys taken out. */
+/* An update, or a deletion, with its repeated keys taken out. */
 struct nr_update_call {
     uint32_t table;
     uint32_t count; /* of the caller's arrays */
     uint8_t *outcome;
     const uint64_t *keys; /* [distinct]; the caller's own arrays when nothing was repeated */
-    const double *priorities;
+    const double *priorities; /* NULL of a deletion */
     uint8_t *distinct_outcome;
     const uint32_t *place; /* [distinct] indices into the caller's arrays; NULL: the same */
     uint32_t distinct;
     uint32_t sent;         /* network: keys that have a request */
+};
+
+struct nr_admin_call {
+    struct nr_limits_change change; /* NR_CONFIGURE */
+    struct nr_limits *limits;       /* the caller's; NR_CONFIGURE */
+    uint32_t table;
 };
 
 struct nr_publish_call {
@@ -244,6 +263,11 @@ struct nr_tables_call {
     uint32_t capacity;
 };
 
+struct nr_look_call {
+    struct nr_histograms *histograms; /* the caller's */
+    uint32_t table;
+};
+
 struct nr_ping_call {
     struct nr_ping *ping; /* the caller's */
     uint32_t payload_bytes;
@@ -263,10 +287,12 @@ struct nr_operation {
     union {
         struct nr_flush_call flush;
         struct nr_update_call update;
+        struct nr_admin_call admin;
         struct nr_publish_call publish;
         struct nr_fetch_call fetch;
         struct nr_tables_call tables;
         struct nr_ping_call ping;
+        struct nr_look_call look;
     };
 };
 

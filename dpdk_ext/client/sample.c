@@ -41,9 +41,10 @@ static void give(struct nr_sample *sample)
     sample->replay->spare_samples = sample;
 }
 
-int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **handle)
+static int start(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                 struct nr_sample **handle)
 {
-    uint32_t parts = count / NR_SAMPLE_PART + (count % NR_SAMPLE_PART != 0);
+    uint32_t part_rows = NR_SAMPLE_PART, parts = 0;
     struct nr_sample *sample = NULL;
     int status = nr_enter(replay);
 
@@ -54,12 +55,23 @@ int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, vo
         status = NR_BAD_CONFIG;
     else if (table >= replay->layout->config.table_count)
         status = NR_NO_TABLE;
+    if (status == NR_OK) {
+        uint32_t leases = replay->layout->config.tables[table].leases;
+
+        if (keys != NULL)
+            part_rows = leases < NR_GET_PART ? leases : NR_GET_PART;
+        parts = count / part_rows + (count % part_rows != 0);
+    }
+    if (status != NR_OK)
+        ;
     else if (count == 0 || parts > MOST_PARTS)
         status = NR_BAD_COUNT;
     else if ((sample = take(replay, parts)) == NULL)
         status = NR_NO_MEMORY;
     if (status == NR_OK) {
         sample->rows = rows;
+        sample->keys = keys;
+        sample->part_rows = part_rows;
         sample->row_bytes = replay->layout->config.tables[table].row_bytes;
         sample->table = table;
         sample->count = count;
@@ -68,9 +80,9 @@ int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, vo
         sample->status = NR_PENDING;
         memset(&sample->wait, 0, sizeof(sample->wait));
         for (uint32_t i = 0; i < parts; i++) {
-            uint32_t first = i * NR_SAMPLE_PART;
+            uint32_t first = i * part_rows;
 
-            sample->part[i].count = count - first < NR_SAMPLE_PART ? count - first : NR_SAMPLE_PART;
+            sample->part[i].count = count - first < part_rows ? count - first : part_rows;
             sample->part[i].whole = 0;
             sample->part[i].request = NULL;
         }
@@ -82,6 +94,17 @@ int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, vo
     }
     nr_leave(replay);
     return status;
+}
+
+int nr_sample_start(struct nr_replay *replay, uint32_t table, uint32_t count, void *rows, struct nr_sample **handle)
+{
+    return start(replay, table, count, NULL, rows, handle);
+}
+
+int nr_get_start(struct nr_replay *replay, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                 struct nr_sample **handle)
+{
+    return start(replay, table, count, keys, rows, handle);
 }
 
 static int poll_sample(void *what, uint64_t now)

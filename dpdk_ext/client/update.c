@@ -59,11 +59,12 @@ int nr_update_resolve(struct nr_update_call *call, const uint64_t *keys, const d
         if (call->outcome[i] == NR_SUPERSEDED)
             continue;
         own_keys[distinct] = keys[i];
-        own_priorities[distinct] = priorities[i];
+        if (priorities != NULL)
+            own_priorities[distinct] = priorities[i];
         place[distinct++] = i;
     }
     call->keys = own_keys;
-    call->priorities = own_priorities;
+    call->priorities = priorities != NULL ? own_priorities : NULL;
     call->place = place;
     call->distinct_outcome = (uint8_t *)(place + count);
     call->distinct = distinct;

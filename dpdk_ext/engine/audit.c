@@ -51,27 +51,34 @@ static int audit_tree(const struct audit *audit, const struct nr_sum_tree *tree)
     return NR_OK;
 }
 
-static int audit_priorities(const struct audit *audit, const struct nr_table *table, uint32_t index)
+/* `held`: by slot, zeroed. */
+static int audit_priorities(const struct audit *audit, const struct nr_table *table, uint32_t index, uint8_t *held)
 {
     const struct nr_selector *selector = &table->selector;
-    const bool prioritized = selector->ops == &nr_selector_prioritized;
+    const bool weighted = selector->ops->weighted;
     double largest = 0, least = 0;
     uint64_t total = 0, max_leaf = 0, min_leaf = 0;
+    const char *wrong = weighted ? NULL : selector->ops->audit(selector, held);
 
+    EXPECT(wrong == NULL, "table %u: %s", index, wrong);
     for (uint32_t slot = 0; slot < table->slots; slot++) {
-        bool drawable = slot < table->fresh && (nr_table_record(table, slot)->key & NR_KEY_GONE) == 0;
+        bool item = slot < table->fresh && (nr_table_record(table, slot)->key & NR_KEY_GONE) == 0;
+        bool drawable = item && (nr_table_record(table, slot)->reserved & NR_RECORD_WITHHELD) == 0;
         double raw = nr_extremes_get(&table->extremes, slot);
-        uint64_t leaf = drawable ? selector->ops->leaf(selector, raw) : 0;
+        uint64_t leaf = item ? selector->ops->leaf(selector, raw) : 0;
 
         EXPECT(nr_priority_valid(raw), "table %u slot %u: raw priority", index, slot);
-        EXPECT(drawable || raw == 0, "table %u slot %u: a raw priority without item", index, slot);
-        if (prioritized)
-            EXPECT(nr_sum_tree_leaf(&selector->prioritized.tree, slot) == leaf, "table %u slot %u: leaf", index, slot);
+        EXPECT(item || raw == 0, "table %u slot %u: a raw priority without item", index, slot);
+        if (weighted)
+            EXPECT(nr_sum_tree_leaf(&selector->prioritized.tree, slot) == (drawable ? leaf : 0), "table %u slot %u: leaf", index,
+                   slot);
+        else
+            EXPECT(held[slot] == (drawable && leaf > 0), "table %u slot %u: drawn from %u times", index, slot, held[slot]);
         largest = raw > largest ? raw : largest;
         if (raw > 0 && (least == 0 || raw < least))
             least = raw;
         EXPECT(total + leaf >= total, "table %u: leaves exceed 64 bits", index);
-        total += leaf;
+        total += drawable ? leaf : 0;
         max_leaf = leaf > max_leaf ? leaf : max_leaf;
         if (leaf > 0 && (min_leaf == 0 || leaf < min_leaf))
             min_leaf = leaf;
@@ -81,18 +88,63 @@ static int audit_priorities(const struct audit *audit, const struct nr_table *ta
     EXPECT(total == selector->ops->total(selector), "table %u: total", index);
     EXPECT(max_leaf == selector->ops->leaf(selector, largest), "table %u: largest leaf", index);
     EXPECT(min_leaf == selector->ops->leaf(selector, least), "table %u: least leaf", index);
-    if (prioritized)
-        return audit_tree(audit, &selector->prioritized.tree);
-    if (selector->ops == &nr_selector_uniform) {
-        EXPECT(selector->uniform.size == table->order.size, "table %u: uniform size", index);
-        for (uint32_t i = 0; i < selector->uniform.size; i++) {
-            uint32_t slot = selector->uniform.slots[i];
+    return weighted ? audit_tree(audit, &selector->prioritized.tree) : NR_OK;
+}
 
-            EXPECT(slot < table->fresh && (nr_table_record(table, slot)->key & NR_KEY_GONE) == 0 &&
-                       selector->uniform.positions[slot] == i,
-                   "table %u: uniform position %u", index, i);
+/* `held`: by slot, zeroed. */
+static int audit_remover(const struct audit *audit, const struct nr_table *table, uint32_t index, uint8_t *held)
+{
+    const struct nr_removal *remover = &table->remover;
+
+    if (remover->ops->audit == NULL)
+        return NR_OK;
+    const char *wrong = remover->ops->audit(remover, held);
+    EXPECT(wrong == NULL, "table %u, remover: %s", index, wrong);
+    for (uint32_t slot = 0; slot < table->slots; slot++) {
+        bool item = slot < table->fresh && (nr_table_record(table, slot)->key & NR_KEY_GONE) == 0;
+
+        EXPECT(held[slot] == item, "table %u slot %u: removable %u times", index, slot, held[slot]);
+    }
+    if (remover->ops == &nr_remover_lowest_priority) {
+        for (uint32_t i = 0; i < remover->heap.items.size; i++) {
+            const struct nr_heap_entry *entry = &remover->heap.items.entries[i];
+
+            EXPECT(entry->key == nr_heap_key(nr_extremes_get(&table->extremes, entry->slot)), "table %u: a remover's key", index);
         }
     }
+    return NR_OK;
+}
+
+/* Items are in the order of their birth, and those with a version, as far as they were looked at, in the list of their publication. */
+static int audit_expiry(const struct audit *audit, const struct nr_engine *engine, const struct nr_table *table, uint32_t index)
+{
+    const struct nr_expiry *expiry = &table->expiry;
+    uint64_t born = 0, linked = 0, expected = 0;
+
+    for (uint32_t slot = table->order.oldest; slot != NR_NONE; slot = table->order.links[slot].after) {
+        uint64_t version = 0;
+
+        EXPECT(table->born[slot] >= born, "table %u slot %u: born before an older item", index, slot);
+        born = table->born[slot];
+        if (expiry->versions > 0)
+            memcpy(&version, (const uint8_t *)nr_table_record(table, slot) + table->columns + expiry->offset, sizeof(version));
+        expected += version != 0 && slot < expiry->scanned;
+    }
+    if (expiry->versions == 0)
+        return NR_OK;
+    uint64_t present = engine->sets[expiry->set].counter;
+    uint64_t kept = expiry->seen >= expiry->versions ? expiry->seen - expiry->versions + 1 : 0;
+    EXPECT(expiry->seen <= present && (expiry->kept == kept || expiry->kept < kept), "table %u: publications kept", index);
+    for (uint32_t head = expiry->slots; head <= expiry->slots + NR_MAX_VERSIONS; head++) {
+        for (uint32_t node = expiry->links[head].after, before = head; node != head;
+             before = node, node = expiry->links[node].after) {
+            EXPECT(node < table->fresh && expiry->links[node].before == before && ++linked <= table->order.size &&
+                       (nr_table_record(table, node)->key & NR_KEY_GONE) == 0,
+                   "table %u: list of publication %u", index, head - expiry->slots);
+        }
+    }
+    EXPECT(linked == expected, "table %u: %llu items are in lists of publications, %llu should be", index,
+           (unsigned long long)linked, (unsigned long long)expected);
     return NR_OK;
 }
 
@@ -103,7 +155,7 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     const struct nr_table *table = &engine->tables[index];
     const struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
     const struct nr_order *order = &table->order;
-    uint64_t leased = 0, reserved = 0, leftovers = 0, listed = 0, free = 0;
+    uint64_t leased = 0, reserved = 0, leftovers = 0, listed = 0, unused = 0, withheld = 0;
 
     for (const struct nr_draw *draw = table->oldest, *before = NULL; draw != NULL; before = draw, draw = draw->later) {
         EXPECT(draw->earlier == before, "table %u: draws are linked wrongly", index);
@@ -111,8 +163,10 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         EXPECT(before == NULL || before->due <= draw->due, "table %u: draws are not by age", index);
         EXPECT(draw->later != NULL || table->newest == draw, "table %u: newest draw", index);
         leased += draw->leased;
-        reserved += draw->reserved;
+        reserved += draw->resets == table->resets ? draw->reserved : 0;
         for (uint32_t i = 0; i < draw->count; i++) {
+            if (draw->entries[i].key == NR_KEY_NONE && draw->reserved == 0)
+                continue; /* it was looked for, and is not here */
             uint32_t slot = nr_table_slot(table, draw->entries[i].key);
 
             EXPECT(slot < table->fresh && (nr_table_record(table, slot)->key & ~NR_KEY_GONE) == draw->entries[i].key,
@@ -132,30 +186,35 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     }
     EXPECT(listed == order->size && order->size <= table->capacity, "table %u: size", index);
     EXPECT(order->size > 0 || order->newest == NR_NONE, "table %u: order of none", index);
-    if (table->passed != NR_NONE) {
+    if (table->remover.passed != NR_NONE) {
         uint32_t slot = order->oldest;
 
-        for (; slot != NR_NONE && slot != table->passed; slot = order->links[slot].after)
+        for (; slot != NR_NONE && slot != table->remover.passed; slot = order->links[slot].after)
             EXPECT(nr_table_record(table, slot)->leases > 0, "table %u: an item is passed over without lease", index);
-        EXPECT(slot == table->passed && nr_table_record(table, slot)->leases > 0, "table %u: passed", index);
+        EXPECT(slot == table->remover.passed && nr_table_record(table, slot)->leases > 0, "table %u: passed", index);
     }
 
     for (uint32_t slot = table->free; slot != NR_NONE; slot = order->links[slot].after) {
         EXPECT(slot < table->fresh && (nr_table_record(table, slot)->key & NR_KEY_GONE) && leases[slot] == 0,
                "table %u: free slot %u", index, slot);
-        EXPECT(++free <= table->fresh, "table %u: free slots go round", index);
+        EXPECT(++unused <= table->fresh, "table %u: free slots go round", index);
     }
     for (uint32_t slot = 0; slot < table->fresh; slot++) {
         const struct nr_record *record = nr_table_record(table, slot);
-        bool drawable = (record->key & NR_KEY_GONE) == 0;
+        bool item = (record->key & NR_KEY_GONE) == 0;
 
         EXPECT(nr_table_slot(table, record->key) == slot &&
                    (record->key & ~NR_KEY_GONE) >> NR_KEY_BITS == table->shard >> NR_KEY_BITS,
                "table %u slot %u: key", index, slot);
         EXPECT(record->leases == leases[slot], "table %u slot %u: leases", index, slot);
-        if (!drawable && record->leases == 0)
+        if (!item && record->leases == 0)
             continue;
-        leftovers += !drawable;
+        leftovers += !item;
+        if (item && (record->reserved & NR_RECORD_WITHHELD)) {
+            EXPECT(record->reserved > NR_RECORD_WITHHELD, "table %u slot %u: withheld for nothing", index, slot);
+            withheld++;
+        }
+        EXPECT(!item || (record->reserved & ~NR_RECORD_WITHHELD) <= record->sampled, "table %u slot %u: sampled", index, slot);
         EXPECT(nr_record_steps(record) <= table->window, "table %u slot %u: window", index, slot);
         for (uint32_t i = 0; i < nr_record_steps(record); i++) {
             EXPECT(record->steps[i] < slab->fresh && nr_slab_whole(slab, record->steps[i]), "table %u slot %u: step %u", index,
@@ -164,10 +223,23 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
         }
     }
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
-    EXPECT(listed + leftovers + free == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps + table->dropped,
+    EXPECT(withheld == table->withheld, "table %u: withheld", index);
+    EXPECT(listed + leftovers + unused == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
+    EXPECT(table->inserted_before + table->limiter.inserted ==
+               listed + table->evicted_capacity + table->evicted_steps + table->evicted_sampled + table->evicted_deleted +
+                   table->evicted_reset + table->evicted_age + table->evicted_version + table->dropped,
            "table %u: inserts and evictions", index);
-    return audit_priorities(audit, table, index);
+    EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits",
+           index);
+    EXPECT(table->limiter.inserted == 0 || !table->resetting, "table %u: an insert during a reset", index);
+    uint8_t *held = calloc(table->slots, 1);
+    int status = held == NULL ? NR_NO_MEMORY : audit_priorities(audit, table, index, held);
+    if (status == NR_OK) {
+        memset(held, 0, table->slots);
+        status = audit_remover(audit, table, index, held);
+    }
+    free(held);
+    return status == NR_OK ? audit_expiry(audit, engine, table, index) : status;
 }
 
 /* `references`: by place; what the rings hold is added. */
@@ -266,6 +338,7 @@ static int audit_store(const struct audit *audit, const struct nr_engine *engine
 int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size)
 {
     struct audit audit = {message, size};
+    uint32_t resetting = 0;
     int status = NR_OK;
 
     if (size > 0)
@@ -280,5 +353,9 @@ int nr_engine_audit(const struct nr_engine *engine, char *message, size_t size)
         if (set->buffers[0].length > set->room || set->buffers[1].length > set->room)
             status = broken(&audit, "set %u: longer than its room", i);
     }
+    for (uint32_t i = 0; i < engine->table_count; i++)
+        resetting += engine->tables[i].resetting;
+    if (status == NR_OK && resetting != engine->resetting)
+        status = broken(&audit, "%u tables are being reset, %u are counted", resetting, engine->resetting);
     return status;
 }

@@ -100,25 +100,34 @@ static void cut_table(struct quantum *quantum, uint32_t index)
         .generation_bits = table->generation_bits,
         .item_bytes = table->item_bytes,
         .window = table->window,
-        .size = table->order.size,
+        .size = table->resetting ? 0 : table->order.size, /* those that a reset removes are gone */
         .shard = table->shard,
         .first_generations = table->first_generations,
         .first_offset = table->first_offset,
         .inserted = table->limiter.inserted,
         .committed = table->limiter.committed,
+        .forfeited = table->limiter.forfeited,
+        .inserted_before = table->inserted_before,
+        .resets = table->resets,
         .draws = table->draws,
         .updated = table->updated,
         .stale = table->stale,
         .refused = table->refused,
         .evicted_capacity = table->evicted_capacity,
         .evicted_steps = table->evicted_steps,
+        .evicted_deleted = table->evicted_deleted,
+        .evicted_reset = table->evicted_reset + (table->resetting ? table->order.size : 0),
+        .evicted_sampled = table->evicted_sampled,
+        .evicted_age = table->evicted_age,
+        .evicted_version = table->evicted_version,
         .dropped = table->dropped,
+        .pass = nr_selector_running(&table->selector),
         .saturated = table->saturated,
     };
 
     put(quantum->pieces, NR_SAVED_TABLE, &saved, sizeof(saved), 0);
-    table->save_next = table->order.oldest;
-    table->save_last = table->order.newest;
+    table->save_next = table->resetting ? NR_NONE : table->order.oldest;
+    table->save_last = table->resetting ? NR_NONE : table->order.newest;
     table->save_step = 0;
     quantum->saving->estimate += (uint64_t)table->order.size * (sizeof(struct nr_saved_head) + sizeof(struct nr_saved_item) +
                                                                 table->stride - offsetof(struct nr_record, steps)) +
@@ -130,7 +139,7 @@ static int cut(struct quantum *quantum, uint64_t now)
 {
     struct nr_engine *engine = quantum->engine;
     struct nr_saved_begin begin = {
-        .now = now, .stores = engine->store_count, .tables = engine->table_count, .sets = engine->set_count};
+        .now = now, .start_version = engine->start_version, .stores = engine->store_count, .tables = engine->table_count, .sets = engine->set_count};
 
     if (!empty(quantum->pieces))
         return NR_PENDING;
@@ -227,13 +236,17 @@ static int put_item(struct quantum *quantum, struct nr_table *table, uint32_t in
     uint32_t slot = table->save_next;
     const struct nr_record *record = nr_table_record(table, slot);
     uint32_t steps = nr_record_steps(record), more = table->item_bytes + steps * (uint32_t)sizeof(uint32_t);
+    uint32_t reserved = record->reserved & ~NR_RECORD_WITHHELD;
     struct nr_saved_item saved = {
         .key = record->key,
         .born = table->born[slot],
         .priority = nr_extremes_get(&table->extremes, slot),
         .table = index,
-        .sampled = record->sampled - record->reserved,
+        /* What was drawn and not taken is given back. */
+        .drawn_in = reserved == 0 ? nr_selector_drawn_in(&table->selector, slot) : 0,
+        .sampled = record->sampled - reserved,
         .position = table->selector.ops->position != NULL ? table->selector.ops->position(&table->selector, slot) : NR_NONE,
+        .removal = nr_remover_position(&table->remover, slot),
         .anchor = record->anchor,
         .length = record->length,
     };

@@ -55,6 +55,7 @@ struct nr_saved_head {
 struct nr_saved_begin {
     uint64_t now;       /* ns on the writer's clock, at the cut */
     uint64_t random[4]; /* state of the draws' generator */
+    uint64_t start_version; /* of parameters, before the first publication */
     uint32_t stores, tables, sets;
     uint32_t reserved; /* 0 */
 };
@@ -78,8 +79,10 @@ struct nr_saved_table {
     uint64_t shard;  /* in place */
     uint64_t first_generations;
     uint64_t first_offset;        /* added to the first generation of slots that were never used */
-    uint64_t inserted, committed; /* items and samples, ever */
-    uint64_t draws, updated, stale, refused, evicted_capacity, evicted_steps, dropped, saturated; /* as in struct nr_table */
+    uint64_t inserted, committed, forfeited; /* as in struct nr_limiter */
+    uint64_t inserted_before, resets, draws, updated, stale, refused, saturated; /* as in struct nr_table; */
+    uint64_t evicted_capacity, evicted_steps, evicted_deleted, evicted_reset, evicted_sampled, evicted_age, evicted_version, dropped;
+    uint64_t pass; /* that a selector which goes over the table in passes is in; else 0 */
 };
 
 struct nr_saved_set {
@@ -99,11 +102,14 @@ struct nr_saved_item {
     uint64_t key;
     uint64_t born;     /* ns on the writer's clock */
     double priority;   /* raw */
+    uint64_t drawn_in; /* pass that it was last drawn in; else 0 */
     uint32_t table;
     uint32_t sampled;  /* committed draws */
     uint32_t position; /* in the selector's own array, or UINT32_MAX */
+    uint32_t removal;  /* the same of the remover */
     uint16_t anchor;
     uint16_t length;
+    uint32_t reserved; /* 0 */
 };
 
 /* Then `count` of struct nr_saved_slot, of slots first, first + 1, ... */
@@ -140,9 +146,9 @@ struct nr_saved_done {
 };
 
 _Static_assert(sizeof(struct nr_file_head) == 16 && sizeof(struct nr_block_head) == 24 && sizeof(struct nr_block_end) == 16 &&
-                   sizeof(struct nr_saved_head) == 8 && sizeof(struct nr_saved_begin) == 56 &&
-                   sizeof(struct nr_saved_store) == 24 && sizeof(struct nr_saved_table) == 136 &&
-                   sizeof(struct nr_saved_set) == 24 && sizeof(struct nr_saved_step) == 8 && sizeof(struct nr_saved_item) == 40 &&
+                   sizeof(struct nr_saved_head) == 8 && sizeof(struct nr_saved_begin) == 64 &&
+                   sizeof(struct nr_saved_store) == 24 && sizeof(struct nr_saved_table) == 208 &&
+                   sizeof(struct nr_saved_set) == 24 && sizeof(struct nr_saved_step) == 8 && sizeof(struct nr_saved_item) == 56 &&
                    sizeof(struct nr_saved_slots) == 16 && sizeof(struct nr_saved_slot) == 16 &&
                    sizeof(struct nr_saved_stream) == 48 && sizeof(struct nr_saved_ring) == 16 && sizeof(struct nr_saved_done) == 32,
                "the file's layout has no padding");

@@ -1,6 +1,8 @@
 /* Draws: opening them, reading their rows, settling them. */
 #include <string.h>
 
+#include "engine/choose.h"
+#include "engine/lease.h"
 #include "engine/space.h"
 #include "engine/state.h"
 #include "engine/view.h"
@@ -13,7 +15,7 @@ static inline const uint8_t *step_source(const struct nr_slab *slab, const struc
     return nr_slab_step(slab, record->steps[nr_gather_step(gather, record->anchor, record->length)]) + gather->source;
 }
 
-/* Where a piece's bytes come from; NULL for zeros. */
+/* Where a piece's bytes come from; NULL for zeros. Not for runs. */
 static inline const uint8_t *piece_source(const struct nr_table *table, const struct nr_slab *slab, const struct nr_piece *piece,
                                           const struct nr_draw_entry *entry, const struct nr_record *record)
 {
@@ -29,17 +31,6 @@ static inline const uint8_t *piece_source(const struct nr_table *table, const st
     }
 }
 
-static void take_head(const struct nr_table *table, struct nr_draw_head *head)
-{
-    const struct nr_selector *selector = &table->selector;
-
-    head->number = table->draws;
-    head->size = table->order.size;
-    head->total = selector->ops->total(selector);
-    head->max_leaf = selector->ops->leaf(selector, nr_extremes_largest(&table->extremes));
-    head->min_leaf = selector->ops->leaf(selector, nr_extremes_least(&table->extremes));
-}
-
 int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count, struct nr_draw *draw, uint64_t now,
                  struct nr_wait *wait)
 {
@@ -48,21 +39,35 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     if (table_index >= engine->table_count)
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
-    struct nr_selector *selector = &table->selector;
-    if (count == 0 || count > table->leases || (selector->ops->distinct && count > table->capacity))
+    if (count == 0 || count > table->leases || (table->selector.ops->distinct && count > table->capacity))
         return NR_BAD_COUNT;
+    if (table->resetting)
+        return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    if (nr_expiry_limited(&table->expiry)) {
+        uint32_t budget = NR_EXPIRE_QUANTUM;
+
+        if (!nr_expire(engine, table, now, &budget))
+            return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    }
     int status = nr_limiter_can_sample(&table->limiter, table->order.size, count, wait);
     if (status != NR_OK)
         return status;
-    if (selector->ops->total(selector) == 0)
-        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, 1);
-    if (selector->ops->distinct && count > table->order.size)
-        return nr_wait_for(wait, NR_WAIT_EMPTY, table->order.size, count);
-    if (!nr_space_for_leases(engine, table, count, now))
-        return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
+    bool limited = table->limiter.limits.max_sampled > 0;
+    do {
+        nr_wait_clear(wait, table_index);
+        status = nr_choose_lacking(table, count, wait);
+        if (status == NR_OK && !nr_space_for_leases(engine, table, count, now))
+            return nr_wait_for(wait, NR_WAIT_LEASES, table->leased, table->leases);
+        nr_draw_take_head(table, &draw->head); /* before the draws, which may withhold items */
+        if (status == NR_OK)
+            status = nr_choose(engine, table, draw, count, wait);
+        /* Draws past due keep items from others: they give way. */
+    } while ((status == NR_WAIT_PASSES || (status == NR_WAIT_EMPTY && table->withheld > 0)) &&
+             nr_space_reclaim(engine, table, now));
+    if (status != NR_OK)
+        return status;
 
     struct nr_draw_entry *entries = draw->entries;
-    selector->ops->sample(selector, &engine->random, count, entries);
     for (uint32_t i = 0; i < count; i++)
         __builtin_prefetch(nr_table_record(table, (uint32_t)entries[i].key), 1);
     const struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
@@ -71,7 +76,7 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
 
         entries[i].key = record->key;
         record->leases++;
-        record->sampled++;
+        record->sampled += !limited; /* else it is counted already */
         record->reserved++;
         if (table->touch_steps) {
             for (const struct nr_piece *piece = table->pieces, *end = piece + table->piece_count; piece < end; piece++) {
@@ -82,19 +87,8 @@ int nr_draw_open(struct nr_engine *engine, uint32_t table_index, uint32_t count,
     }
 
     table->draws++;
-    take_head(table, &draw->head);
-    draw->table = table_index;
-    draw->count = count;
-    draw->due = now + engine->lease_ns < now ? UINT64_MAX : now + engine->lease_ns;
-    draw->leased = draw->reserved = count;
-    draw->earlier = table->newest;
-    draw->later = NULL;
-    if (table->newest != NULL)
-        table->newest->later = draw;
-    else
-        table->oldest = draw;
-    table->newest = draw;
-    table->leased += count;
+    nr_draw_enlist(engine, table, draw, count, now);
+    draw->reserved = count;
     table->limiter.reserved += count;
     return NR_OK;
 }
@@ -123,6 +117,84 @@ static inline void copy(uint8_t *target, const uint8_t *source, uint32_t length)
     }
 }
 
+/* `count` pieces of a run that have steps of their own, one copy each. `length` is a constant where this is called for the usual
+ * sizes, so that a copy is a load and a store. */
+static inline void copy_steps(const uint8_t *source, uint64_t stride, const uint32_t *steps, uint32_t count, uint32_t length,
+                              uint8_t *target)
+{
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(target + (size_t)i * length, source + steps[i] * stride, length);
+}
+
+/* Part of one piece of a run. */
+static void copy_piece(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                       uint32_t skip, uint32_t length, uint8_t *target)
+{
+    uint32_t step;
+
+    if (nr_gather_piece(gather, i, record->anchor, record->length, &step))
+        memcpy(target, nr_slab_step(slab, record->steps[step]) + gather->source + skip, length);
+    else
+        memset(target, 0, length);
+}
+
+/* Pieces [i, end) of a run. */
+static void copy_pieces(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t i,
+                        uint32_t end, uint8_t *target)
+{
+    const struct nr_gather_own own = nr_gather_own(gather, record->anchor, record->length);
+    uint32_t length = gather->length;
+
+    for (; i < end && i < own.first; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+    if (i < own.stop && i < end) {
+        uint32_t count = (own.stop < end ? own.stop : end) - i;
+        const uint32_t *steps = &record->steps[own.step + i - own.first];
+        const uint8_t *source = nr_slab_step(slab, 0) + gather->source;
+
+        switch (length) {
+        case 1:
+            copy_steps(source, slab->stride, steps, count, 1, target);
+            break;
+        case 4:
+            copy_steps(source, slab->stride, steps, count, 4, target);
+            break;
+        case 8:
+            copy_steps(source, slab->stride, steps, count, 8, target);
+            break;
+        case 16:
+            copy_steps(source, slab->stride, steps, count, 16, target);
+            break;
+        default:
+            copy_steps(source, slab->stride, steps, count, length, target);
+        }
+        i += count;
+        target += (size_t)count * length;
+    }
+    for (; i < end; i++, target += length)
+        copy_piece(slab, gather, record, i, 0, length, target);
+}
+
+/* Bytes [from, to) of a run. */
+static void copy_run(const struct nr_slab *slab, const struct nr_gather *gather, const struct nr_record *record, uint32_t from,
+                     uint32_t to, uint8_t *target)
+{
+    uint32_t length = gather->length, i = from / length, skip = from % length;
+
+    if (skip != 0) {
+        uint32_t part = length - skip < to - from ? length - skip : to - from;
+
+        copy_piece(slab, gather, record, i++, skip, part, target);
+        target += part;
+        from += part;
+    }
+    uint32_t whole = (to - from) / length, rest = (to - from) % length;
+
+    copy_pieces(slab, gather, record, i, i + whole, target);
+    if (rest != 0)
+        copy_piece(slab, gather, record, i + whole, 0, rest, target + (size_t)whole * length);
+}
+
 /* A whole row; its first pieces are always the head and, if there are any, the columns. */
 static inline void copy_row(const struct nr_table *table, const struct nr_slab *slab, const struct nr_draw_entry *entry,
                             const struct nr_record *record, uint8_t *target)
@@ -133,6 +205,8 @@ static inline void copy_row(const struct nr_table *table, const struct nr_slab *
          piece++) {
         if (piece->kind == NR_PIECE_STEP)
             copy(target + piece->gather.target, step_source(slab, &piece->gather, record), piece->gather.length);
+        else if (piece->kind == NR_PIECE_RUN)
+            copy_run(slab, &piece->gather, record, 0, (uint32_t)nr_gather_bytes(&piece->gather), target + piece->gather.target);
         else if (piece->gather.length == 4)
             memset(target + piece->gather.target, 0, 4);
         else
@@ -161,17 +235,34 @@ static void copy_part(const struct nr_table *table, const struct nr_slab *slab, 
                       const struct nr_record *record, uint32_t from, uint32_t to, uint8_t *target)
 {
     for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
-        uint32_t skip = from - piece->gather.target;
-        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
+        uint32_t skip = from - piece->gather.target, bytes = (uint32_t)nr_gather_bytes(&piece->gather);
+        uint32_t length = bytes - skip < to - from ? bytes - skip : to - from;
         const uint8_t *source = piece_source(table, slab, piece, entry, record);
 
-        if (source != NULL)
+        if (piece->kind == NR_PIECE_RUN)
+            copy_run(slab, &piece->gather, record, skip, skip + length, target);
+        else if (source != NULL)
             memcpy(target, source + skip, length);
         else
             memset(target, 0, length);
         target += length;
         from += length;
     }
+}
+
+/* The record of an entry; NULL where it was looked for and is not here. */
+static inline const struct nr_record *record_of(const struct nr_table *table, const struct nr_draw_entry *entry)
+{
+    return entry->key == NR_KEY_NONE ? NULL : nr_table_record(table, nr_table_slot(table, entry->key));
+}
+
+/* Bytes [from, to) of the row of an item that is not here: its entry, then zeros. */
+static void copy_absent(const struct nr_draw_entry *entry, uint32_t from, uint32_t to, uint8_t *target)
+{
+    uint32_t head = from >= NR_ROW_HEAD ? 0 : (to < NR_ROW_HEAD ? to : NR_ROW_HEAD) - from;
+
+    memcpy(target, (const uint8_t *)entry + from, head);
+    memset(target + head, 0, to - from - head);
 }
 
 int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t offset, void *target, uint32_t length)
@@ -188,10 +279,12 @@ int nr_draw_copy(struct nr_engine *engine, const struct nr_draw *draw, uint64_t 
     uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
     while (length > 0) {
         const struct nr_draw_entry *entry = &draw->entries[row];
-        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        const struct nr_record *record = record_of(table, entry);
         uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
 
-        if (part == table->row_bytes) {
+        if (record == NULL) {
+            copy_absent(entry, from, from + part, out);
+        } else if (part == table->row_bytes) {
             copy_row(table, slab, entry, record, out);
         } else {
             copy_part(table, slab, entry, record, from, from + part, out);
@@ -226,16 +319,44 @@ static bool refer(struct nr_store *store, uint32_t index, uint32_t place, const 
     return true;
 }
 
+/* Bytes [from, to) of a run; `last`: nothing follows. */
+static void gather_run(struct nr_store *store, uint32_t index, const struct nr_gather *gather, const struct nr_record *record,
+                       uint32_t from, uint32_t to, bool last, struct nr_pieces *pieces)
+{
+    uint32_t skip = from % gather->length;
+
+    for (uint32_t i = from / gather->length; from < to; i++, skip = 0) {
+        uint32_t length = gather->length - skip < to - from ? gather->length - skip : to - from, step;
+
+        from += length;
+        if (!nr_gather_piece(gather, i, record->anchor, record->length, &step)) {
+            memset(nr_pieces_copied(pieces, length), 0, length);
+            continue;
+        }
+        const uint8_t *source = nr_slab_step(&store->slab, record->steps[step]) + gather->source + skip;
+
+        if (length < pieces->least || !refer(store, index, record->steps[step], source, length, last && from == to, pieces))
+            copy(nr_pieces_copied(pieces, length), source, length);
+    }
+}
+
 /* Bytes [from, to) of a row; `last`: nothing follows. */
 static void gather_part(struct nr_store *store, const struct nr_table *table, const struct nr_draw_entry *entry,
                         const struct nr_record *record, uint32_t from, uint32_t to, bool last, struct nr_pieces *pieces)
 {
     for (const struct nr_piece *piece = piece_at(table, from); from < to; piece++) {
-        uint32_t skip = from - piece->gather.target;
-        uint32_t length = piece->gather.length - skip < to - from ? piece->gather.length - skip : to - from;
+        uint32_t skip = from - piece->gather.target, bytes = (uint32_t)nr_gather_bytes(&piece->gather);
+        uint32_t length = bytes - skip < to - from ? bytes - skip : to - from;
         const uint8_t *source = piece_source(table, &store->slab, piece, entry, record);
 
         from += length;
+        if (piece->kind == NR_PIECE_RUN) {
+            if (piece->gather.length >= pieces->least)
+                gather_run(store, table->store, &piece->gather, record, skip, skip + length, last && from == to, pieces);
+            else
+                copy_run(&store->slab, &piece->gather, record, skip, skip + length, nr_pieces_copied(pieces, length));
+            continue;
+        }
         if (piece->kind == NR_PIECE_STEP && length >= pieces->least) {
             uint32_t place = record->steps[nr_gather_step(&piece->gather, record->anchor, record->length)];
 
@@ -264,11 +385,14 @@ int nr_draw_gather(struct nr_engine *engine, const struct nr_draw *draw, uint64_
     uint32_t row = (uint32_t)(offset / table->row_bytes), from = (uint32_t)(offset % table->row_bytes);
     while (length > 0) {
         const struct nr_draw_entry *entry = &draw->entries[row];
-        const struct nr_record *record = nr_table_record(table, nr_table_slot(table, entry->key));
+        const struct nr_record *record = record_of(table, entry);
         uint32_t part = table->row_bytes - from < length ? table->row_bytes - from : length;
 
         length -= part;
-        gather_part(store, table, entry, record, from, from + part, length == 0, pieces);
+        if (record == NULL)
+            copy_absent(entry, from, from + part, nr_pieces_copied(pieces, part));
+        else
+            gather_part(store, table, entry, record, from, from + part, length == 0, pieces);
         from = 0;
         row++;
     }
@@ -280,6 +404,8 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
     struct nr_slab *slab = &nr_engine_store_of(engine, table)->slab;
 
     for (uint32_t i = 0; i < draw->count; i++) {
+        if (draw->entries[i].key == NR_KEY_NONE)
+            continue;
         uint32_t slot = nr_table_slot(table, draw->entries[i].key);
         struct nr_record *record = nr_table_record(table, slot);
 
@@ -289,7 +415,7 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
             table->leftovers--;
             nr_table_give(table, slab, slot);
         } else {
-            table->passed = NR_NONE;
+            table->remover.passed = NR_NONE;
         }
     }
     if (draw->earlier != NULL)
@@ -305,17 +431,41 @@ static void release(struct nr_engine *engine, struct nr_table *table, struct nr_
     draw->leased = 0;
 }
 
-void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle)
+/* One entry's reservation is over; `pass` is that it was drawn in. False when its item has left before. */
+static bool settle_entry(struct nr_engine *engine, struct nr_table *table, uint64_t key, bool taken, uint64_t pass)
 {
-    bool ends = ((settle & NR_SETTLE_RELEASE) && draw->leased > 0) ||
-                ((settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND)) && draw->reserved > 0);
+    struct nr_record *record = nr_table_find(table, key);
 
-    if (!ends)
-        return;
-    struct nr_table *table = &engine->tables[draw->table];
-    if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND))) {
-        bool taken = (settle & NR_SETTLE_COMMIT) != 0;
+    if (record == NULL)
+        return false;
+    uint32_t slot = nr_table_slot(table, key), most = table->limiter.limits.max_sampled;
+    record->reserved--;
+    record->sampled -= !taken;
+    if (most > 0 && record->sampled - (record->reserved & ~NR_RECORD_WITHHELD) >= most) {
+        nr_table_evict(table, &nr_engine_store_of(engine, table)->slab, slot);
+        table->evicted_sampled++;
+        return true;
+    }
+    if ((record->reserved & NR_RECORD_WITHHELD) && (most == 0 || record->sampled < most))
+        nr_table_show(table, slot);
+    if (!taken && table->selector.ops->give_back != NULL && (record->reserved & NR_RECORD_WITHHELD) == 0)
+        table->selector.ops->give_back(&table->selector, slot, pass);
+    return true;
+}
 
+static void settle_reserved(struct nr_engine *engine, struct nr_table *table, struct nr_draw *draw, bool taken)
+{
+    bool counted = draw->resets == table->resets; /* else of before a reset */
+
+    if (table->limiter.limits.max_sampled > 0 || table->withheld > 0 || (!taken && table->selector.ops->give_back != NULL)) {
+        uint64_t pass = draw->pass;
+
+        for (uint32_t i = 0; i < draw->count; i++) {
+            if (!settle_entry(engine, table, draw->entries[i].key, taken, pass) && !taken && counted)
+                nr_limiter_refunded_gone(&table->limiter);
+            pass += draw->entries[i].probability == 1.0; /* the last of its pass */
+        }
+    } else {
         for (uint32_t i = 0; i < draw->count; i++) {
             struct nr_record *record = nr_table_find(table, draw->entries[i].key);
 
@@ -324,10 +474,24 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
                 record->sampled -= !taken;
             }
         }
+    }
+    if (counted) {
         table->limiter.committed += taken ? draw->reserved : 0;
         table->limiter.reserved -= draw->reserved;
-        draw->reserved = 0;
     }
+    draw->reserved = 0;
+}
+
+void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t settle)
+{
+    bool ends = ((settle & NR_SETTLE_RELEASE) && draw->leased > 0) ||
+                ((settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND)) && draw->reserved > 0);
+
+    if (!ends)
+        return;
+    struct nr_table *table = &engine->tables[draw->table];
+    if (draw->reserved > 0 && (settle & (NR_SETTLE_COMMIT | NR_SETTLE_REFUND)))
+        settle_reserved(engine, table, draw, (settle & NR_SETTLE_COMMIT) != 0);
     if (draw->leased > 0 && (settle & NR_SETTLE_RELEASE))
         release(engine, table, draw);
     table->progress++;

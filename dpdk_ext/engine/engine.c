@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/state.h"
+#include "engine/view.h"
 
 /* ---- What a configuration may say ---- */
 
@@ -20,13 +21,14 @@ static bool gathers_valid(const struct nr_gather *gathers, const struct nr_table
     for (uint32_t i = 0; i < table->gather_count; i++) {
         const struct nr_gather *a = &gathers[i];
 
-        if (a->length == 0 || a->from_end > 1 || (uint64_t)a->source + a->length > store->step_bytes ||
-            a->target < NR_ROW_HEAD + table->item_bytes || (uint64_t)a->target + a->length > table->row_bytes)
+        if (a->length == 0 || a->from_end > 1 || a->inside > 1 || a->more >= NR_MAX_WINDOW ||
+            (uint64_t)a->source + a->length > store->step_bytes || a->target < NR_ROW_HEAD + table->item_bytes ||
+            a->target + nr_gather_bytes(a) > table->row_bytes)
             return false;
         for (uint32_t j = 0; j < i; j++) {
             const struct nr_gather *b = &gathers[j];
 
-            if (a->target < b->target + b->length && b->target < a->target + a->length)
+            if (a->target < b->target + nr_gather_bytes(b) && b->target < a->target + nr_gather_bytes(a))
                 return false;
         }
     }
@@ -39,8 +41,10 @@ static bool table_valid(const struct nr_engine_config *config, const struct nr_t
         return false;
     const struct nr_store_config *store = &config->stores[table->store];
     return table->capacity >= 1 && table->leases >= 1 && (uint64_t)table->capacity + table->leases <= INT32_MAX &&
-           nr_selector_find(table->sampler) != NULL && table->remover == NR_REMOVER_FIFO && isfinite(table->exponent) &&
-           table->exponent >= 0 && table->limits.min_size <= table->capacity && table->window >= 1 &&
+           nr_selector_find(table->sampler) != NULL && nr_remover_find(table->remover) != NULL &&
+           (table->sampler != NR_SAMPLER_TOP_K || table->top >= 1) && isfinite(table->exponent) && table->exponent >= 0 &&
+           nr_limits_valid(&table->limits, table->capacity) &&
+           table->limits.versions <= (nr_expiry_versioned(table, config->set_count) ? NR_MAX_VERSIONS : 0) && table->window >= 1 &&
            table->window <= store->window && table->row_bytes % 8 == 0 && table->item_bytes <= NR_MAX_ITEM_COLUMNS &&
            table->row_bytes >= NR_ROW_HEAD + table->item_bytes && table->gather_count <= NR_MAX_GATHERS &&
            (table->gather_count == 0 || gathers_valid(config->gathers + table->first_gather, table, store));
@@ -89,7 +93,7 @@ static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const stru
     for (uint32_t i = 0; i < config->table_count; i++) {
         struct nr_table scratch;
 
-        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i]);
+        nr_table_init(arena->base != NULL ? &engine->tables[i] : &scratch, arena, &config->tables[i], config->set_count);
     }
     for (uint32_t i = 0; i < config->set_count; i++) {
         for (int j = 0; j < 2; j++) {
@@ -141,6 +145,7 @@ struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *s
 
         nr_table_plan(table, config->tables[i].gather_count > 0 ? config->gathers + config->tables[i].first_gather : NULL,
                       config->tables[i].gather_count);
+        nr_expire_configure(engine, table, &config->tables[i].limits);
         table->shard = (uint64_t)config->shard << NR_KEY_BITS;
         table->first_generations = nr_random_next(&engine->random);
         table->next_of_store = store->first_table;
@@ -156,6 +161,31 @@ void nr_engine_destroy(struct nr_engine *engine)
 
         nr_arena_close(&arena);
     }
+}
+
+/* ---- Limits ---- */
+
+int nr_table_limits(const struct nr_engine *engine, uint32_t table_index, struct nr_limits *limits)
+{
+    *limits = (struct nr_limits){0};
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    *limits = engine->tables[table_index].limiter.limits;
+    return NR_OK;
+}
+
+int nr_table_configure(struct nr_engine *engine, uint32_t table_index, const struct nr_limits *limits)
+{
+    if (table_index >= engine->table_count)
+        return NR_NO_TABLE;
+    struct nr_table *table = &engine->tables[table_index];
+
+    if (!nr_limits_valid(limits, table->capacity) || !nr_expire_limits_valid(table, limits))
+        return NR_BAD_LIMITS;
+    nr_limiter_set(&table->limiter, limits);
+    nr_expire_configure(engine, table, limits);
+    table->progress++;
+    return NR_OK;
 }
 
 /* ---- Looking ---- */
@@ -204,7 +234,7 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
     *info = (struct nr_table_info){
         .size = table->order.size,
         .capacity = table->capacity,
-        .min_size = table->limiter.min_size,
+        .min_size = table->limiter.limits.min_size,
         .inserted = table->limiter.inserted,
         .sampled = table->limiter.committed,
         .reserved = table->limiter.reserved,
@@ -213,6 +243,17 @@ int nr_table_info(const struct nr_engine *engine, uint32_t table_index, struct n
         .refused = table->refused,
         .evicted_capacity = table->evicted_capacity,
         .evicted_steps = table->evicted_steps,
+        .evicted_deleted = table->evicted_deleted,
+        .evicted_reset = table->evicted_reset,
+        .max_age_ns = table->limiter.limits.max_age_ns,
+        .samples_per_insert = table->limiter.limits.samples_per_insert,
+        .least = table->limiter.limits.least,
+        .most = table->limiter.limits.most,
+        .max_sampled = table->limiter.limits.max_sampled,
+        .versions = table->limiter.limits.versions,
+        .evicted_sampled = table->evicted_sampled,
+        .evicted_age = table->evicted_age,
+        .evicted_version = table->evicted_version,
         .saturated = table->saturated,
         .leased = table->leased,
         .total = selector->ops->total(selector),

@@ -21,10 +21,11 @@ enum {
     NR_MAX_STORES = 64,
     NR_MAX_TABLES = 256,
     NR_MAX_SETS = 64,
-    NR_MAX_GATHERS = 1024,     /* pieces of one row */
+    NR_MAX_GATHERS = 1024,     /* of one row */
     NR_MAX_WINDOW = 4096,      /* steps of one item */
     NR_ROW_HEAD = 16,          /* every row starts with its key (uint64) and probability (float64) */
     NR_MAX_ITEM_COLUMNS = 40,  /* bytes of an item's own columns; the wire's item record has room for as many */
+    NR_MAX_VERSIONS = 16384,   /* publications that nr_limits.versions can tell apart */
     NR_PRIORITY_UNIT_BITS = 24 /* leaves are integers in units of 2^-24 of a weight */
 };
 
@@ -37,15 +38,19 @@ struct nr_store_config {
     uint32_t streams;           /* streams that may exist at once */
 };
 
-/* One piece of a row: `length` bytes from `source` within one step of the window to `target` within the row.
- * The step is clamp((from_end ? anchor + length_of_item : anchor) + delta, 0, anchor + length_of_item), so that a stack that
- * reaches before the first observation repeats it, and what lies past the end of an episode repeats the last. */
+/* Pieces of a row: `length` bytes from `source` within one step of the window to `target` within the row, and as many of each of
+ * the `more` steps that follow, one behind the other.
+ * The first step is clamp((from_end ? anchor + length_of_item : anchor) + delta, 0, anchor + length_of_item), the others are
+ * clamped alike, so that a stack that reaches before the first observation repeats it, and what lies past the end of an episode
+ * repeats the last. */
 struct nr_gather {
     int32_t delta;
     uint32_t from_end; /* 0: counted from the item's anchor; 1: from its last step */
-    uint32_t source;
-    uint32_t length;
-    uint32_t target;
+    uint32_t source;   /* bytes into the step */
+    uint32_t length;   /* bytes of one step */
+    uint32_t target;   /* bytes into the row */
+    uint32_t more;     /* steps after the first; 0: one step only */
+    uint32_t inside;   /* 1: zeros, not a neighbour, where the step is none of the item's `length` steps from its anchor on */
 };
 
 enum nr_sampler {
@@ -75,9 +80,33 @@ struct nr_limits {
     uint64_t min_size;         /* items before anything is drawn; at least 1 is understood */
     double samples_per_insert; /* > 0; 0: no ratio, and the two that follow are not looked at */
     double least, most;        /* samples; least <= most */
-    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit */
-    uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; 0: all */
+    uint32_t max_sampled;      /* draws of one item, then it leaves; 0: no limit; <= INT32_MAX */
+    uint32_t versions;         /* newest publications of the set `version_set` that an item may be of, 1: the present; at most
+                                   NR_MAX_VERSIONS; 0: all */
     uint64_t max_age_ns;       /* since its insertion; 0: no limit */
+};
+
+/* Some of them changed. Without `error_buffer` or `size` a ratio keeps its error buffer. */
+enum nr_limit {
+    NR_LIMIT_MIN_SIZE = 1,
+    NR_LIMIT_SAMPLES_PER_INSERT = 2, /* 0: no ratio any more */
+    NR_LIMIT_ERROR_BUFFER = 4,       /* least, most = min_size x samples_per_insert -+ error_buffer */
+    NR_LIMIT_SIZE = 8,               /* of a queue: least = 0, most = size */
+    NR_LIMIT_MAX_SAMPLED = 16,
+    NR_LIMIT_VERSIONS = 32,
+    NR_LIMIT_MAX_AGE = 64,
+    NR_LIMIT_ALL = 127
+};
+struct nr_limits_change {
+    uint32_t which;            /* NR_LIMIT_*: of the others below nothing is looked at */
+    uint32_t max_sampled;      /* as in struct nr_limits, as are all that have its names */
+    uint64_t min_size;
+    double samples_per_insert;
+    double error_buffer;       /* samples */
+    uint64_t size;             /* items */
+    uint64_t max_age_ns;
+    uint32_t versions;
+    uint32_t pad;              /* 0 */
 };
 
 struct nr_table_config {
@@ -95,7 +124,7 @@ struct nr_table_config {
     uint32_t window;       /* steps of its longest item */
     uint32_t row_bytes;    /* a multiple of 8 */
     uint32_t item_bytes;   /* of an item's own columns, <= NR_MAX_ITEM_COLUMNS, at row offset NR_ROW_HEAD */
-    uint32_t gather_count; /* its pieces: gathers[first_gather ...] */
+    uint32_t gather_count; /* what its rows are made of: gathers[first_gather ...] */
     uint32_t first_gather;
 };
 
@@ -178,7 +207,8 @@ enum { NR_ITEM_DEFAULT_PRIORITY = 1 }; /* the largest raw priority in the table 
 
 /* Makes the item drawable, evicting by the remover when the table is full. Every outcome but NR_WAIT_* and NR_STREAM_GONE decides
  * the item: its number, and those skipped before it, are used up, and a repeat answers NR_DUPLICATE (NR_BAD_PRIORITY where its
- * priority is bad). *key is set for NR_OK, else NR_KEY_NONE. The default priority is asked for before an item makes room.
+ * priority is bad). *key is set for NR_OK, else NR_KEY_NONE; also for NR_OK where the item's version is too old already: it is
+ * counted as inserted and as one that left, and takes no place. The default priority is asked for before an item makes room.
  * NR_NO_TABLE: none, or not over the stream's store. */
 int nr_item_insert(struct nr_engine *engine, uint32_t table, uint32_t handle, uint32_t owner, const struct nr_item *item,
                    uint64_t now, uint64_t *key, struct nr_wait *wait);
@@ -188,6 +218,35 @@ enum nr_outcome { NR_APPLIED = 0, NR_OUTCOME_STALE = 1, NR_OUTCOME_REFUSED = 2, 
 /* Sets raw priorities; outcome[i] is an enum nr_outcome (never NR_SUPERSEDED: the client resolves repeats). */
 int nr_priorities_update(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, const double *priorities,
                          uint8_t *outcome);
+
+/* Items leave at once; outcome[i] is NR_APPLIED or NR_OUTCOME_STALE. Of a key named twice the second is stale. A draw that holds the
+ * item keeps it readable. */
+int nr_items_delete(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, uint8_t *outcome);
+
+/* ---- Limits, resets ---- */
+
+/* Limits that a table of this capacity can have: finite, not contradicting each other, and never such that both inserts and a draw
+ * of one item would have to wait. */
+bool nr_limits_valid(const struct nr_limits *limits, uint64_t capacity);
+/* Items of the largest draw that inserts can always make possible, whatever else is drawn. */
+double nr_limits_rows(const struct nr_limits *limits);
+/* Changes them; NR_BAD_LIMITS: a ratio that is new wants an error buffer or a size, which nothing else may have. Whether the result
+ * is valid is not looked at. */
+int nr_limits_merge(struct nr_limits *limits, const struct nr_limits_change *change);
+
+/* In force. NR_NO_TABLE. */
+int nr_table_limits(const struct nr_engine *engine, uint32_t table, struct nr_limits *limits);
+/* Puts all limits of the table in force at once; what was counted so far stays. NR_NO_TABLE, NR_BAD_LIMITS. */
+int nr_table_configure(struct nr_engine *engine, uint32_t table, const struct nr_limits *limits);
+
+/* Begins to let every item leave, unless that is going on; the limiter's counts begin anew and open draws count for nothing any
+ * more. Streams, the number of the draws and the random state go on. */
+int nr_table_reset(struct nr_engine *engine, uint32_t table);
+/* NR_OK, or NR_WAIT_LEAVING while a reset is going on. */
+int nr_table_left(const struct nr_engine *engine, uint32_t table, struct nr_wait *wait);
+/* Goes on with the resets of all tables, up to `budget` items; true while any is left. */
+bool nr_engine_leave(struct nr_engine *engine, uint32_t budget);
+bool nr_engine_leaving(const struct nr_engine *engine);
 
 /* ---- Draws ---- */
 
@@ -212,16 +271,20 @@ struct nr_draw {
     uint32_t table;
     uint32_t count;
     uint64_t due; /* may be reclaimed from then on */
+    uint64_t resets; /* of the table before it was opened */
     uint32_t leased;
     uint32_t reserved;
+    uint64_t pass; /* that its first entry was drawn in; NR_SAMPLER_WITHOUT_REPLACEMENT */
     struct nr_draw_head head;
 };
 
 enum { NR_SETTLE_RELEASE = 1, NR_SETTLE_COMMIT = 2, NR_SETTLE_REFUND = 4 };
 
 /* Draws `count` items, one after the other, leases and reserves them. All or none: NR_WAIT_* says why not. The entries must stay
- * as they are until the draw is settled. A FIFO table gives its `count` oldest items, and waits (NR_WAIT_EMPTY, need = count) while
- * it has fewer. NR_BAD_COUNT: none, more than the table's leases, or more than a FIFO table's capacity. */
+ * as they are until the draw is settled. FIFO, LIFO and heaps give `count` different items, the same at every call, and wait
+ * (NR_WAIT_EMPTY, have = drawable items, need = count) while there are fewer. With limits.max_sampled an item is withheld with the
+ * last draw that it may have, and leaves when these are committed; NR_WAIT_EMPTY then has what draws the items have left.
+ * NR_BAD_COUNT: none, more than the table's leases, or, of different items, more than its capacity. */
 int nr_draw_open(struct nr_engine *engine, uint32_t table, uint32_t count, struct nr_draw *draw, uint64_t now,
                  struct nr_wait *wait);
 /* Copies bytes [offset, offset + length) of the rows (row_bytes each, in draw order). NR_LEASE_EXPIRED when reclaimed. */
@@ -239,10 +302,23 @@ void nr_draw_settle(struct nr_engine *engine, struct nr_draw *draw, uint32_t set
 
 /* ---- Looking ---- */
 
+/* Leases the items of the keys, without drawing them: nothing is reserved or counted, and no limiter is asked. Entry i is key i's,
+ * with the probability that a draw would have; of an item that is not in the table it has NR_KEY_NONE and probability 0, and the
+ * row is zeros. Then as a draw: nr_draw_copy, nr_draw_gather, nr_draw_settle with NR_SETTLE_RELEASE. NR_WAIT_LEASES, NR_BAD_COUNT. */
+int nr_draw_open_keys(struct nr_engine *engine, uint32_t table, uint32_t count, const uint64_t *keys, struct nr_draw *draw,
+                      uint64_t now, struct nr_wait *wait);
+
 struct nr_table_info {
     uint64_t size, capacity, min_size;
-    uint64_t inserted, sampled, reserved, updated, stale, refused;
+    uint64_t inserted, sampled, reserved;     /* since the last reset: items; draws taken; draws neither taken nor refunded */
+    uint64_t updated, stale, refused;
     uint64_t evicted_capacity, evicted_steps; /* because items, or steps, ran out */
+    uint64_t evicted_sampled;                 /* because they were sampled limits.max_sampled times */
+    uint64_t evicted_deleted, evicted_reset;  /* because a client said so */
+    uint64_t evicted_age, evicted_version;    /* because they had become too old */
+    uint64_t max_age_ns;                      /* limits in force, as struct nr_limits has them, as are the next four */
+    double samples_per_insert, least, most;
+    uint32_t max_sampled, versions;
     uint64_t saturated;                       /* priorities cut to the largest or raised to the least leaf */
     uint64_t leased;                          /* drawn items held now */
     uint64_t total, max_leaf, min_leaf;       /* units of 2^-24 */
@@ -253,6 +329,26 @@ struct nr_table_info {
 int nr_table_info(const struct nr_engine *engine, uint32_t table, struct nr_table_info *info);
 uint32_t nr_table_row_bytes(const struct nr_engine *engine, uint32_t table); /* 0 for no such table */
 uint32_t nr_table_item_bytes(const struct nr_engine *engine, uint32_t table); /* of an item's columns; 0 for no such table */
+
+/* How the items of a table are distributed. Filled by a scan over its slots that may be interrupted: zero it, then call
+ * nr_table_histograms until it does not say NR_PENDING. An item that stays meanwhile is counted once. */
+enum {
+    NR_PRIORITY_BUCKETS = 96, /* 0: zeros; 1 + b: from 2^(NR_PRIORITY_BINADE + b) to its double, the outermost all beyond them */
+    NR_PRIORITY_BINADE = -47,
+    NR_AGE_BUCKETS = 64,     /* b: from 2^b ns to its double; 0: below 2 ns */
+    NR_SAMPLED_BUCKETS = 34, /* 0, 1, 2, 3 to 4, 5 to 8, ...: b >= 2 ends at 2^(b - 1) times */
+};
+struct nr_histograms {
+    uint64_t items;  /* counted */
+    uint32_t cursor; /* slot that the scan looks at next */
+    uint32_t pad;    /* 0 */
+    uint32_t priority[NR_PRIORITY_BUCKETS]; /* items by raw priority */
+    uint32_t age[NR_AGE_BUCKETS];           /* by time since their insertion */
+    uint32_t sampled[NR_SAMPLED_BUCKETS];   /* by times drawn, refunds taken off */
+};
+/* Looks at `budget` slots more. NR_OK when that was the last, else NR_PENDING. */
+int nr_table_histograms(const struct nr_engine *engine, uint32_t table, uint64_t now, uint32_t budget,
+                        struct nr_histograms *histograms);
 
 /* Rises whenever a waiting call on the table could succeed: an insert, a settled draw, an update, freed space. */
 uint64_t nr_table_progress(const struct nr_engine *engine, uint32_t table);

@@ -44,16 +44,32 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         return nr_wait_for(wait, NR_WAIT_STEPS, whole, item->steps);
     if (status != NR_OK)
         return refuse(&engine->streams, table, stream, item->number, status);
+    if (table->resetting)
+        return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
+    if (nr_expiry_limited(&table->expiry)) { /* those that are too old make room, and are no measure of the default priority */
+        uint32_t budget = NR_EXPIRE_QUANTUM;
+
+        nr_expire(engine, table, now, &budget);
+    }
     status = nr_limiter_can_insert(&table->limiter, table->order.size, wait);
     if (status != NR_OK)
         return status;
 
-    /* From here on nothing fails. The largest priority is asked for before an item makes room. */
+    /* From here on nothing fails. What comes too late takes nobody's place. */
+    if (nr_expire_late(engine, table, item->columns)) {
+        stream->next_item = item->number + 1;
+        table->limiter.inserted++;
+        nr_limiter_left(&table->limiter, 0);
+        table->evicted_version++;
+        table->progress++;
+        return NR_OK;
+    }
+    /* The largest priority is asked for before an item makes room. */
     double raw = !by_default              ? nr_priority_normal(item->priority)
                  : table->order.size == 0 ? 1.0
                                           : nr_extremes_largest(&table->extremes);
     if (table->order.size == table->capacity) {
-        nr_table_evict(table, &store->slab, table->order.oldest);
+        nr_table_evict(table, &store->slab, nr_remover_first(&table->remover, &engine->random));
         table->evicted_capacity++;
     }
     uint32_t slot = nr_table_take(table);
@@ -65,15 +81,14 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
         nr_slab_hold(&store->slab, ring[at]);
         at = at + 1 < store->span ? at + 1 : 0;
     }
-    table->born[slot] = now;
+    uint64_t newest = table->order.newest != NR_NONE ? table->born[table->order.newest] : 0;
+    table->born[slot] = now > newest ? now : newest;
     record->anchor = (uint16_t)item->anchor;
     record->length = (uint16_t)item->length;
     if (table->item_bytes > 0)
         memcpy((uint8_t *)record + table->columns, item->columns, table->item_bytes);
-    record->key &= ~NR_KEY_GONE;
-    nr_order_append(&table->order, slot);
-    nr_extremes_set(&table->extremes, slot, raw);
-    table->selector.ops->insert(&table->selector, slot, raw, &table->saturated);
+    nr_table_add(table, slot, raw);
+    nr_expire_link(engine, table, slot);
     table->limiter.inserted++;
     table->progress++;
     nr_stream_decide(&engine->streams, stream, item->number + 1);
@@ -90,7 +105,8 @@ static inline void ask(const struct nr_table *table, uint64_t key)
         return;
     __builtin_prefetch(nr_table_record(table, slot));
     nr_extremes_prefetch(&table->extremes, slot);
-    table->selector.ops->prefetch(&table->selector, slot);
+    if (table->selector.ops->prefetch != NULL)
+        table->selector.ops->prefetch(&table->selector, slot);
 }
 
 int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_t count, const uint64_t *keys,
@@ -100,6 +116,7 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
         return NR_NO_TABLE;
     struct nr_table *table = &engine->tables[table_index];
     struct nr_selector *selector = &table->selector;
+    const struct nr_selector_ops *ops = selector->ops;
     uint32_t slots[NR_UPDATES_AT_ONCE], changed = 0;
     double raws[NR_UPDATES_AT_ONCE];
     uint64_t applied = 0;
@@ -109,26 +126,32 @@ int nr_priorities_update(struct nr_engine *engine, uint32_t table_index, uint32_
     for (uint32_t i = 0; i < count; i++) {
         if (count - i > AHEAD)
             ask(table, keys[i + AHEAD]);
+        const struct nr_record *record = nr_table_find(table, keys[i]);
+
         if (!nr_priority_valid(priorities[i])) {
             outcome[i] = NR_OUTCOME_REFUSED;
             table->refused++;
-        } else if (nr_table_find(table, keys[i]) == NULL) {
+        } else if (table->resetting || record == NULL) {
             outcome[i] = NR_OUTCOME_STALE;
             table->stale++;
         } else {
             outcome[i] = NR_APPLIED;
+            applied++;
             slots[changed] = nr_table_slot(table, keys[i]);
             raws[changed] = nr_priority_normal(priorities[i]);
             nr_extremes_set(&table->extremes, slots[changed], raws[changed]);
-            if (++changed == NR_UPDATES_AT_ONCE) {
-                selector->ops->update(selector, changed, slots, raws, &table->saturated);
-                applied += changed;
+            if (table->remover.ops->update != NULL)
+                table->remover.ops->update(&table->remover, slots[changed], raws[changed]);
+            /* A withheld item's priority is kept for the selector until it is drawable again. */
+            changed += ops->update != NULL && (table->withheld == 0 || (record->reserved & NR_RECORD_WITHHELD) == 0);
+            if (changed == NR_UPDATES_AT_ONCE) {
+                ops->update(selector, changed, slots, raws, &table->saturated);
                 changed = 0;
             }
         }
     }
-    selector->ops->update(selector, changed, slots, raws, &table->saturated);
-    applied += changed;
+    if (changed > 0)
+        ops->update(selector, changed, slots, raws, &table->saturated);
     table->updated += applied;
     table->progress += applied > 0;
     return NR_OK;

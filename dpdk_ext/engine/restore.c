@@ -26,8 +26,11 @@ struct old_table {
     struct nr_saved_table saved;
     struct nr_saved_slot *slots; /* by slot, as read */
     uint32_t *positions;         /* by slot: in the selector's array */
+    uint32_t *removals;          /* by slot: in the remover's array */
+    uint8_t *drawn;              /* by slot: in the running pass */
     uint8_t *listed;             /* by slot: already in the list of free slots that is being made */
     uint64_t items;              /* in the file */
+    uint64_t newest;             /* ns: born of the last item */
     uint32_t fresh;              /* slots described so far */
     uint32_t head;               /* of the file's list of free slots */
     uint32_t now;                /* today's index, or NR_NONE */
@@ -106,6 +109,8 @@ void nr_restore_close(struct nr_restore *restore)
     for (uint32_t i = 0; restore->tables != NULL && i < restore->begin.tables; i++) {
         free(restore->tables[i].slots);
         free(restore->tables[i].positions);
+        free(restore->tables[i].removals);
+        free(restore->tables[i].drawn);
         free(restore->tables[i].listed);
     }
     free(restore->stores);
@@ -171,7 +176,9 @@ static int scan_table(struct nr_restore *restore, const struct nr_saved_table *s
                saved->window <= restore->stores[saved->store].saved.window && saved->size <= saved->capacity &&
                saved->shard >> NR_KEY_BITS <= UINT8_MAX && (saved->shard & (((uint64_t)1 << NR_KEY_BITS) - 1)) == 0,
            "table %u: impossible sizes", saved->table);
-    EXPECT(saved->inserted - saved->evicted_capacity - saved->evicted_steps - saved->dropped == saved->size,
+    EXPECT(saved->inserted_before + saved->inserted - saved->evicted_capacity - saved->evicted_steps - saved->evicted_deleted -
+                   saved->evicted_reset - saved->evicted_sampled - saved->evicted_age - saved->evicted_version - saved->dropped ==
+               saved->size,
            "table %u: its counters do not add up to its items", saved->table);
     struct old_table *table = &restore->tables[saved->table];
     restore->described++;
@@ -253,6 +260,8 @@ static int scan_item(struct nr_restore *restore, const struct nr_saved_item *sav
         EXPECT(store->uses[number] < UINT32_MAX, "a step of too many items");
         store->uses[number]++;
     }
+    EXPECT(saved->born >= table->newest && saved->born <= INT64_MAX && saved->reserved == 0, "an item older than the one before it");
+    table->newest = saved->born;
     table->items++;
     restore->counted.items++;
     return NR_OK;
@@ -318,14 +327,29 @@ int nr_restore_scanned(struct nr_restore *restore)
         /* An item's slot was used at the cut, so that the slots' records, made later, describe it. */
         table->slots = calloc((size_t)table->fresh + 1, sizeof(*table->slots));
         table->positions = malloc(((size_t)table->fresh + 1) * sizeof(*table->positions));
+        table->removals = malloc(((size_t)table->fresh + 1) * sizeof(*table->removals));
         table->listed = calloc((size_t)table->fresh + 1, 1);
-        if (table->slots == NULL || table->positions == NULL || table->listed == NULL)
+        table->drawn = calloc((size_t)table->fresh + 1, 1);
+        if (table->slots == NULL || table->positions == NULL || table->removals == NULL || table->listed == NULL ||
+            table->drawn == NULL)
             return NR_NO_MEMORY;
     }
     return NR_OK;
 }
 
 /* ---- The second time ---- */
+
+/* Publications are counted on, so that items' versions are as far behind as they were. */
+static void take_set(struct nr_restore *restore, const struct nr_saved_set *saved)
+{
+    struct nr_engine *engine = restore->engine;
+    uint32_t now = restore->map.sets[saved->set];
+
+    if (now < engine->set_count && engine->sets[now].counter < saved->counter)
+        engine->sets[now].counter = saved->counter;
+    if (engine->earlier_counter < saved->counter)
+        engine->earlier_counter = saved->counter;
+}
 
 /* One who still needed the step needs it no more. */
 static void used(struct nr_restore *restore, struct old_store *store, uint32_t number)
@@ -371,6 +395,12 @@ static bool occupied(const struct nr_table *table, uint32_t slot)
     return (nr_table_record(table, slot)->key & NR_KEY_GONE) == 0;
 }
 
+/* Whether today's limit says that the item was drawn often enough. */
+static bool leaves(const struct nr_table *table, uint32_t sampled)
+{
+    return table->limiter.limits.max_sampled > 0 && sampled >= table->limiter.limits.max_sampled;
+}
+
 static int take_item(struct nr_restore *restore, const struct nr_saved_item *saved, const uint8_t *rest)
 {
     struct old_table *old = &restore->tables[saved->table];
@@ -381,6 +411,10 @@ static int take_item(struct nr_restore *restore, const struct nr_saved_item *sav
 
     for (uint32_t i = 0; i < count && whole; i++)
         whole = old_store->places[number_at(steps, i)] != NR_NONE;
+    if (whole && leaves(&restore->engine->tables[old->now], saved->sampled))
+        whole = false;
+    else if (!whole && old->now != NR_NONE)
+        nr_limiter_left(&restore->engine->tables[old->now].limiter, saved->sampled);
     if (whole) {
         struct nr_table *table = &restore->engine->tables[old->now];
         struct nr_slab *slab = &nr_engine_store_of(restore->engine, table)->slab;
@@ -394,6 +428,8 @@ static int take_item(struct nr_restore *restore, const struct nr_saved_item *sav
             EXPECT(!occupied(table, slot), "two items in slot %u", slot);
             nr_table_record(table, slot)->key = saved->key | NR_KEY_GONE;
             old->positions[slot] = saved->position;
+            old->removals[slot] = saved->removal;
+            old->drawn[slot] = saved->drawn_in != 0 && saved->drawn_in == old->saved.pass;
         } else {
             slot = nr_table_take(table);
         }
@@ -409,11 +445,8 @@ static int take_item(struct nr_restore *restore, const struct nr_saved_item *sav
         record->leases = record->reserved = 0;
         record->sampled = saved->sampled;
         memcpy((uint8_t *)record + table->columns, rest, table->item_bytes);
-        record->key &= ~NR_KEY_GONE;
-        double raw = nr_priority_normal(saved->priority);
-        nr_order_append(&table->order, slot);
-        nr_extremes_set(&table->extremes, slot, raw);
-        table->selector.ops->insert(&table->selector, slot, raw, &table->saturated);
+        nr_table_add(table, slot, nr_priority_normal(saved->priority));
+        nr_expire_link(restore->engine, table, slot);
     }
     for (uint32_t i = 0; i < count; i++)
         used(restore, old_store, number_at(steps, i));
@@ -533,7 +566,7 @@ static int scan_record(struct nr_restore *restore, uint32_t kind, const union sa
     case NR_SAVED_TABLE:
         return scan_table(restore, &saved->table);
     case NR_SAVED_SET:
-        EXPECT(saved->set.set < restore->begin.sets && restore->described + restore->begin.sets == all + saved->set.set,
+        EXPECT(saved->set.counter <= UINT32_MAX && saved->set.set < restore->begin.sets && restore->described + restore->begin.sets == all + saved->set.set,
                "set %u out of turn", saved->set.set);
         restore->sets[saved->set.set] = saved->set;
         restore->described++;
@@ -566,6 +599,12 @@ static int take_record(struct nr_restore *restore, uint32_t kind, const union sa
         return take_stream(restore, &saved->stream);
     case NR_SAVED_RING:
         return take_ring(restore, &saved->ring);
+    case NR_SAVED_BEGIN:
+        restore->engine->earlier_version = saved->begin.start_version;
+        return NR_OK;
+    case NR_SAVED_SET:
+        take_set(restore, &saved->set);
+        return NR_OK;
     default:
         return NR_OK;
     }
@@ -634,10 +673,9 @@ static void chain_free(struct old_table *old, struct nr_table *table)
 
 static void place_all(const struct old_table *old, struct nr_table *table)
 {
-    if (table->selector.ops->move == NULL)
-        return;
     for (uint32_t slot = table->order.oldest; slot != NR_NONE; slot = table->order.links[slot].after) {
-        if (old->positions[slot] < table->order.size)
+        nr_remover_move(&table->remover, slot, old->removals[slot]);
+        if (table->selector.ops->move != NULL && old->positions[slot] < table->order.size)
             table->selector.ops->move(&table->selector, slot, old->positions[slot]);
     }
 }
@@ -647,7 +685,12 @@ static void finish_table(struct nr_restore *restore, struct old_table *old)
     struct nr_table *table = &restore->engine->tables[old->now];
     const struct nr_saved_table *saved = &old->saved;
 
+    nr_selector_resume(&table->selector, saved->pass);
     if (old->keys) {
+        for (uint32_t slot = table->order.oldest; slot != NR_NONE && saved->pass != 0; slot = table->order.links[slot].after) {
+            if (old->drawn[slot] && nr_selector_running(&table->selector) == saved->pass)
+                nr_selector_drawn(&table->selector, slot);
+        }
         use_slots(table, old->fresh);
         chain_free(old, table);
         place_all(old, table);
@@ -656,6 +699,17 @@ static void finish_table(struct nr_restore *restore, struct old_table *old)
     }
     table->limiter.inserted = saved->inserted;
     table->limiter.committed = saved->committed;
+    table->inserted_before = saved->inserted_before;
+    table->resets = saved->resets;
+    table->evicted_deleted = saved->evicted_deleted;
+    table->evicted_reset = saved->evicted_reset;
+    table->evicted_sampled = saved->evicted_sampled;
+    table->evicted_age = saved->evicted_age;
+    table->evicted_version = saved->evicted_version;
+    /* The draws that items left without: those given up here, and those that left before they were written. */
+    table->limiter.forfeited += saved->forfeited;
+    for (uint64_t i = old->items; i < saved->size; i++)
+        nr_limiter_left(&table->limiter, 0);
     table->draws = saved->draws;
     table->updated = saved->updated;
     table->stale = saved->stale;
@@ -683,12 +737,6 @@ int nr_restore_finish(struct nr_restore *restore)
     for (uint32_t i = 0; i < restore->begin.tables; i++) {
         if (restore->tables[i].now != NR_NONE)
             finish_table(restore, &restore->tables[i]);
-    }
-    for (uint32_t i = 0; i < restore->begin.sets; i++) {
-        uint32_t now = restore->map.sets[i];
-
-        if (now < engine->set_count && engine->sets[now].counter < restore->sets[i].counter)
-            engine->sets[now].counter = restore->sets[i].counter;
     }
     for (uint32_t i = 0; i < engine->store_count; i++)
         restore->streams_restored += engine->stores[i].open;

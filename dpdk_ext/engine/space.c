@@ -7,17 +7,19 @@ static bool past_due(const struct nr_table *table, uint64_t now)
     return table->oldest != NULL && table->oldest->due <= now;
 }
 
-static void reclaim(struct nr_engine *engine, struct nr_table *table)
+bool nr_space_reclaim(struct nr_engine *engine, struct nr_table *table, uint64_t now)
 {
+    if (!past_due(table, now))
+        return false;
     nr_draw_settle(engine, table->oldest, NR_SETTLE_RELEASE | NR_SETTLE_REFUND);
+    return true;
 }
 
 bool nr_space_for_leases(struct nr_engine *engine, struct nr_table *table, uint32_t count, uint64_t now)
 {
     while (count > table->leases - table->leased) {
-        if (!past_due(table, now))
+        if (!nr_space_reclaim(engine, table, now))
             return false;
-        reclaim(engine, table);
     }
     return true;
 }
@@ -33,10 +35,7 @@ static bool reclaim_oldest(struct nr_engine *engine, const struct nr_store *stor
         if (past_due(table, now) && (oldest == NULL || table->oldest->due < oldest->oldest->due))
             oldest = table;
     }
-    if (oldest == NULL)
-        return false;
-    reclaim(engine, oldest);
-    return true;
+    return oldest != NULL && nr_space_reclaim(engine, oldest, now);
 }
 
 static bool all_ringed(const struct nr_slab *slab, const struct nr_record *record)
@@ -49,24 +48,29 @@ static bool all_ringed(const struct nr_slab *slab, const struct nr_record *recor
 }
 
 /* The first item in the remover's order whose leaving may free a step. Leased items are passed over: they would keep their steps. */
-static uint32_t candidate(struct nr_table *table, const struct nr_slab *slab, bool careful)
+static uint32_t candidate(struct nr_table *table, const struct nr_slab *slab, bool careful, struct nr_random *random)
 {
-    uint32_t slot = table->passed != NR_NONE ? table->order.links[table->passed].after : table->order.oldest;
+    struct nr_removal *remover = &table->remover;
+    bool leading = remover->ops == &nr_remover_fifo; /* all items so far are leased: the next walk need not look at them */
+    uint32_t passes = 0, slot;
 
-    while (slot != NR_NONE && nr_table_record(table, slot)->leases > 0) {
-        table->passed = slot;
-        slot = table->order.links[slot].after;
-    }
-    if (!careful)
-        return slot;
-    for (uint32_t passes = 0; slot != NR_NONE && passes < PASSES; passes++) {
+    if (leading)
+        remover->walked = remover->passed;
+    do {
+        slot = remover->ops->next(remover, random);
+        if (slot == NR_NONE)
+            break;
         const struct nr_record *record = nr_table_record(table, slot);
-
-        if (record->leases == 0 && !all_ringed(slab, record))
-            return slot;
-        slot = table->order.links[slot].after;
-    }
-    return NR_NONE;
+        if (record->leases == 0 && (!careful || !all_ringed(slab, record)))
+            break;
+        leading = leading && record->leases > 0;
+        if (leading)
+            remover->passed = slot;
+        else if (++passes == PASSES)
+            slot = NR_NONE;
+    } while (slot != NR_NONE);
+    remover->ops->end(remover);
+    return slot;
 }
 
 static bool fuller(const struct nr_table *a, const struct nr_table *b)
@@ -92,7 +96,7 @@ static bool evict_one(struct nr_engine *engine, struct nr_store *store)
 
         if (best != NULL && !fuller(table, best))
             continue;
-        uint32_t slot = candidate(table, &store->slab, loose <= leased);
+        uint32_t slot = candidate(table, &store->slab, loose <= leased, &engine->random);
         if (slot != NR_NONE) {
             best = table;
             best_slot = slot;

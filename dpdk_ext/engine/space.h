@@ -13,4 +13,7 @@ bool nr_space_for_step(struct nr_engine *engine, struct nr_store *store, uint64_
 /* Takes the leases of the table's past-due draws back, oldest first, until `count` more drawn items may be held. */
 bool nr_space_for_leases(struct nr_engine *engine, struct nr_table *table, uint32_t count, uint64_t now);
 
+/* Takes the leases and the reservations of the table's oldest draw back if it is past due. */
+bool nr_space_reclaim(struct nr_engine *engine, struct nr_table *table, uint64_t now);
+
 #endif

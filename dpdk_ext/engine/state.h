@@ -62,9 +62,13 @@ struct nr_engine {
     struct nr_random random; /* of the draws */
     uint64_t lease_ns;       /* ns a draw may hold its steps before it can be reclaimed */
     uint64_t start_version;  /* of parameters, before the first publication */
+    uint64_t earlier_version; /* the same of the engine that wrote the restored checkpoint, or 0 */
+    uint64_t earlier_counter; /* the most publications of a set that this one had */
     uint32_t store_count;
     uint32_t table_count;
     uint32_t set_count;
+    uint32_t resetting; /* tables whose items are leaving */
+    uint32_t maintained; /* index of the table that nr_engine_maintain looks at next */
 };
 
 static inline struct nr_store *nr_engine_store_of(const struct nr_engine *engine, const struct nr_table *table)

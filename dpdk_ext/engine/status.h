@@ -21,7 +21,7 @@ enum nr_status {
     NR_WAIT_TURN = 15,    /* an earlier insert of the session has not committed, or another publisher is writing */
     NR_WAIT_SAMPLES = 16, /* the ratio holds draws back: have = samples drawn with these, need = allowed by the inserts so far */
     NR_WAIT_INSERTS = 17, /* the ratio holds inserts back: have = samples taken, need = those that must have been */
-    NR_WAIT_LEAVING = 18, /* items are leaving, expired or by a reset, in quanta: have = left to go, need = 0 */
+    NR_WAIT_LEAVING = 18, /* items are leaving, expired or by a reset, in quanta: have = items still in the table, need = 0 */
     NR_WAIT_PASSES = 19,  /* the last pass over the table is over: have = items not yet drawn, need = items wanted */
 
     /* Refusals of one item, key or call. Everything else in the call stands. */
@@ -38,6 +38,7 @@ enum nr_status {
     NR_RESTART = 40,       /* the parameters being read were replaced: read the newer ones */
     NR_LEASE_EXPIRED = 41, /* the draw was reclaimed before all its bytes were read */
     NR_BAD_COUNT = 42,     /* zero, or above a limit of protocol/wire.h */
+    NR_BAD_LIMITS = 43,    /* a table's limits contradict each other, or its capacity */
 
     /* Refusals of the conversation. */
     NR_MALFORMED = 60,

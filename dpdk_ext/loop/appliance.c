@@ -44,6 +44,7 @@ struct nr_appliance {
     uint8_t *arena;
     uint32_t tables;
     bool busy;           /* polls for ever */
+    bool restless;       /* the last sweep left work that it did not have the time for */
     uint64_t session_bytes;
 
     uint64_t last;   /* ns, when the last datagram came */
@@ -226,10 +227,10 @@ static bool work(struct nr_appliance *appliance)
 }
 
 /* What is done now and then, whether datagrams come or not. */
-static void tend(struct nr_appliance *appliance, uint64_t now)
+static void tend(struct nr_appliance *appliance, uint64_t now, bool worked)
 {
-    if (now - appliance->swept >= SWEEP_NS) {
-        nr_server_sweep(appliance->server, now, &appliance->outbox);
+    if (now - appliance->swept >= SWEEP_NS || (appliance->restless && !worked) || nr_engine_leaving(appliance->engine)) {
+        appliance->restless = nr_server_sweep(appliance->server, now, &appliance->outbox);
         flush(&appliance->outbox);
         appliance->swept = now;
     }
@@ -241,7 +242,7 @@ static void idle(struct nr_appliance *appliance, uint64_t now)
 {
     uint64_t quiet = now - appliance->last;
 
-    if (appliance->busy || quiet < SPIN_NS) {
+    if (appliance->busy || quiet < SPIN_NS || appliance->restless || nr_engine_leaving(appliance->engine)) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
@@ -263,7 +264,7 @@ int nr_appliance_run(struct nr_appliance *appliance)
         bool worked = work(appliance);
 
         now = worked ? appliance->last : clock_ns();
-        tend(appliance, now);
+        tend(appliance, now, worked);
         bool saved = nr_checkpointer_work(appliance->checkpointer, appliance->engine, now);
         if (!worked && !saved)
             idle(appliance, now);

@@ -305,6 +305,10 @@ void nr_request_wait(const struct nr_request *request, struct nr_wait *wait)
 
 void nr_request_free(struct nr_client *client, struct nr_request *request)
 {
+    if (request->call == &nr_call_get && request->slot != NR_NO_SLOT) { /* its lease, if the server has granted it, is to end */
+        client->slots[request->slot].done = NR_SETTLE_COMMIT;
+        nr_settle_due(client, request->slot, NR_SETTLE_RELEASE, 0);
+    }
     nr_request_detach(client, request);
     nr_request_release(client, request);
 }

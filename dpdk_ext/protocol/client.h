@@ -68,6 +68,12 @@ void nr_request_free(struct nr_client *client, struct nr_request *request);
  * Final NR_OK: all bytes are here and the lease is being ended. Then nr_client_settle ends it: taken (commit) or not (refund);
  * it frees the request, finished or not. */
 struct nr_request *nr_client_sample(struct nr_client *client, uint32_t table, uint32_t count, void *rows, uint64_t now);
+/* The rows of up to NR_GET_KEYS keys, which must stay, as `rows`, until the request is final or freed; see nr_draw_open_keys.
+ * nr_request_draw says what the table was. nr_request_free ends it. */
+struct nr_request *nr_client_get(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys, void *rows,
+                                 uint64_t now);
+/* *histograms is written when NR_OK. */
+struct nr_request *nr_client_histograms(struct nr_client *client, uint32_t table, struct nr_histograms *histograms, uint64_t now);
 /* Somebody waits for this sample now. Draws asked for in advance leave some places of a session to those. */
 void nr_client_urge(struct nr_client *client, struct nr_request *request);
 void nr_request_draw(const struct nr_request *request, struct nr_draw_head *head);
@@ -76,6 +82,16 @@ void nr_client_settle(struct nr_client *client, struct nr_request *request, bool
 /* Up to NR_UPDATE_KEYS distinct keys. The arrays must stay until final; outcome[count] is written when NR_OK. */
 struct nr_request *nr_client_update(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys,
                                     const double *priorities, uint8_t *outcome, uint64_t now);
+
+/* The same for keys whose items are to leave. */
+struct nr_request *nr_client_delete(struct nr_client *client, uint32_t table, uint32_t count, const uint64_t *keys,
+                                    uint8_t *outcome, uint64_t now);
+
+/* One whose answer is lost with its session is asked for again in the next. */
+struct nr_request *nr_client_configure(struct nr_client *client, uint32_t table, const struct nr_limits_change *change,
+                                       uint64_t now);
+void nr_request_limits(const struct nr_request *request, struct nr_limits *limits); /* in force, when NR_OK */
+struct nr_request *nr_client_reset(struct nr_client *client, uint32_t table, uint64_t now); /* final when every item has left */
 
 /* `bytes` are copied (and kept for a new incarnation). */
 struct nr_request *nr_client_publish(struct nr_client *client, uint32_t set, const void *bytes, uint64_t length, uint64_t expect,

@@ -116,11 +116,17 @@ struct nr_request {
             bool collected; /* `settle` is what was, or will be, sent */
             bool carried;   /* they were delivered, or taken back */
         };
+        struct nr_histograms *histograms; /* the caller's */
         struct {
-            const uint64_t *keys;
+            const uint64_t *keys; /* UPDATE, GET */
             const double *priorities;
             uint8_t *outcome;
         };
+        struct {
+            uint32_t kind; /* enum nr_admin_kind */
+            struct nr_limits_change change;
+            struct nr_limits limits; /* result */
+        } admin;
         struct {
             uint8_t *bytes; /* of a publication: the set's copy in `saved` when internal, else its own */
             uint64_t length, base, expect;
@@ -138,7 +144,7 @@ struct nr_request {
         struct nr_insert *insert;
     };
     uint64_t version;    /* PUBLISH, FETCH */
-    struct nr_pull pull; /* SAMPLE, FETCH, SPEC, TABLES */
+    struct nr_pull pull; /* SAMPLE, GET, FETCH, SPEC, TABLES */
 };
 
 struct nr_client_slot {
@@ -309,11 +315,14 @@ uint64_t nr_pull_due(const struct nr_client *client, const struct nr_request *re
 void nr_pull_expire(struct nr_client *client, struct nr_request *request, uint64_t now);
 
 /* client_calls.c */
-extern const struct nr_call nr_call_sample, nr_call_update, nr_call_publish, nr_call_fetch, nr_call_tables, nr_call_spec,
-    nr_call_ping;
+extern const struct nr_call nr_call_sample, nr_call_get, nr_call_histogram, nr_call_update, nr_call_publish, nr_call_fetch,
+    nr_call_tables, nr_call_spec, nr_call_ping;
 void nr_publish_again(struct nr_client *client);
 void nr_keepalive(struct nr_client *client, uint64_t now);
 bool nr_keepalive_wanted(const struct nr_client *client);
+
+/* client_admin.c */
+extern const struct nr_call nr_call_delete, nr_call_admin;
 
 /* client_settle.c */
 extern const struct nr_call nr_call_settle;
@@ -321,7 +330,8 @@ void nr_settle_due(struct nr_client *client, uint32_t slot, uint8_t settle, uint
 uint32_t nr_settle_collect(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_delivered(struct nr_client *client, struct nr_request *carrier);
 void nr_settle_undelivered(struct nr_client *client, struct nr_request *carrier);
-void nr_settle_hurry(struct nr_client *client); /* what is due waits no longer for a SAMPLE */
+/* What is due waits no longer for a SAMPLE. */
+void nr_settle_hurry(struct nr_client *client);
 void nr_settle_send(struct nr_client *client, uint64_t now);
 uint64_t nr_settle_wakeup(const struct nr_client *client);
 
@@ -335,6 +345,12 @@ struct nr_logged *nr_log_front(struct nr_client *client); /* a new record before
 void nr_streams_open(struct nr_client *client);
 void nr_streams_close(struct nr_client *client);
 void nr_streams_reset(struct nr_client *client);
+
+/* Its message is rows, which the server leases until they are released. */
+static inline bool nr_request_draws(const struct nr_request *request)
+{
+    return request->call == &nr_call_sample || request->call == &nr_call_get;
+}
 
 static inline uint64_t nr_client_random(struct nr_client *client)
 {

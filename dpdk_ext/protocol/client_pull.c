@@ -107,7 +107,7 @@ uint32_t nr_pull_first(struct nr_client *client, struct nr_request *request, uin
     struct nr_pull *pull = &request->pull;
     pull->chunk = client->max_datagram - (uint32_t)NR_RESPONSE_OVERHEAD;
     uint32_t hoped = 8; /* a small message comes at once */
-    if (request->call == &nr_call_sample) {
+    if (nr_request_draws(request)) {
         uint64_t bytes = sizeof(pull->head) + (uint64_t)request->count * client->tables[request->index].row_bytes;
         uint64_t chunks = (bytes + pull->chunk - 1) / pull->chunk;
         hoped = chunks < NR_MAX_WANTED ? (uint32_t)chunks : NR_MAX_WANTED;
@@ -172,7 +172,7 @@ void nr_pull_data(struct nr_client *client, struct nr_request *request, const st
     uint32_t chunk = header->offset / pull->chunk;
     if (pull->bytes == 0) {
         uint64_t size;
-        if (request->call == &nr_call_sample) {
+        if (nr_request_draws(request)) {
             size = sizeof(pull->head) + (uint64_t)request->count * client->tables[request->index].row_bytes;
         } else {
             if (chunk != 0 || length < sizeof(pull->head))

@@ -107,7 +107,12 @@ void nr_request_finish(struct nr_client *client, struct nr_request *request, int
         client->progress++;
         return;
     }
-    if (request->call == &nr_call_sample && request->slot != NR_NO_SLOT)
+    if (status == NR_OK && request->call == &nr_call_get) {
+        /* Nothing is reserved: once the lease has been ended, the slot is free. */
+        client->slots[request->slot].done = NR_SETTLE_COMMIT;
+        nr_settle_due(client, request->slot, NR_SETTLE_RELEASE, now);
+    }
+    if (status != NR_OK && nr_request_draws(request) && request->slot != NR_NO_SLOT)
         client->slots[request->slot].settling = false; /* refused: nothing was drawn */
     if (request->call == &nr_call_sample || request->call == &nr_call_settle)
         nr_settle_delivered(client, request);
@@ -175,7 +180,7 @@ void nr_requests_start(struct nr_client *client, uint64_t now)
             if (request->call->fragments != NULL)
                 request->fragments = (uint16_t)request->call->fragments(client, request);
             client->slots[slot].request = request;
-            client->slots[slot].settling = request->call == &nr_call_sample;
+            client->slots[slot].settling = nr_request_draws(request);
         }
     }
 }
@@ -372,6 +377,8 @@ void nr_request_answer(struct nr_client *client, struct nr_request *request, con
         request->wait.table = state.table;
         request->wait.have = state.have;
         request->wait.need = state.need;
+        if (request->wait.reason == NR_WAIT_INSERTS)
+            nr_settle_hurry(client); /* perhaps it is these samples that the table waits for */
         if (!whole && nr_is_wait(header->status))
             request->hold = now + repeat_interval(request);
         client->progress++; /* the reason may be asked for */
@@ -379,9 +386,10 @@ void nr_request_answer(struct nr_client *client, struct nr_request *request, con
     }
     if (header->status == NR_RESTART || header->status == NR_LEASE_EXPIRED) {
         /* Begin anew under another number, as if never asked; the server has refunded an expired draw. */
-        if (request->call == &nr_call_sample) {
+        if (nr_request_draws(request)) {
             client->slots[request->slot].settling = false;
-            request->collected = false;
+            if (request->call == &nr_call_sample)
+                request->collected = false;
         }
         nr_request_detach(client, request);
         if (request->call->pull)

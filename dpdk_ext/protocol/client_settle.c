@@ -5,12 +5,25 @@
 
 enum { NR_SETTLED_DRAW = NR_SETTLE_COMMIT | NR_SETTLE_REFUND };
 
+/* Inserts of this client wait for samples to be taken: its own, it may be. */
+static bool inserts_wait(const struct nr_client *client)
+{
+    for (uint32_t s = 0; s < NR_SLOTS; s++) {
+        const struct nr_request *request = client->slots[s].request;
+        if (request != NULL && request->call == &nr_call_insert && request->wait.reason == NR_WAIT_INSERTS)
+            return true;
+    }
+    return false;
+}
+
 void nr_settle_due(struct nr_client *client, uint32_t s, uint8_t settle, uint64_t now)
 {
     struct nr_client_slot *slot = &client->slots[s];
     if (slot->due == 0)
         slot->due_since = now;
     slot->due |= settle;
+    if ((settle & NR_SETTLE_COMMIT) && inserts_wait(client))
+        slot->due_since = 0;
 }
 
 uint32_t nr_settle_collect(struct nr_client *client, struct nr_request *carrier)

@@ -24,6 +24,10 @@ static const struct {
     [NR_OP_SPEC] = {false, false, 0, nr_server_message},
     [NR_OP_TABLES] = {false, false, 0, nr_server_message},
     [NR_OP_PING] = {true, false, 0, nr_server_ping},
+    [NR_OP_DELETE] = {false, true, sizeof(struct nr_wire_update), nr_server_update},
+    [NR_OP_ADMIN] = {false, true, sizeof(struct nr_wire_admin), nr_server_admin},
+    [NR_OP_GET] = {false, false, sizeof(struct nr_wire_get), nr_server_get},
+    [NR_OP_HISTOGRAM] = {false, true, sizeof(struct nr_wire_histogram), nr_server_histogram},
 };
 
 uint64_t nr_server_bytes(const struct nr_server_config *config)
@@ -331,7 +335,7 @@ static void handle(struct nr_server *server, struct nr_arrival *arrival)
         server->counters.wrong_peer++;
         return;
     }
-    if (!shape_is_good(arrival)) {
+    if (operations[header->operation].handle == NULL || !shape_is_good(arrival)) {
         nr_server_malformed(server);
         return;
     }

@@ -29,7 +29,8 @@ struct nr_server_counters {
     uint64_t old, duplicates; /* of an earlier request of the slot (dropped); repeats (answered, not done again) */
     uint64_t sessions_opened, sessions_swept, sessions_open;
     uint64_t parked;                                            /* requests waiting now */
-    uint64_t inserts, samples, updates, publishes, fetches, pings; /* requests completed */
+    uint64_t inserts, samples, updates, deletes, publishes, fetches, pings, gets, histograms; /* requests completed */
+    uint64_t admins;                                            /* ADMIN requests begun */
     uint64_t rows_bytes;                                        /* of rows sent, first time and again */
 };
 
@@ -42,8 +43,10 @@ void nr_server_receive(struct nr_server *server, const struct nr_rx *rx, uint64_
 /* Drops the reference of a sent segment, once for each: what packet I/O calls back (nr_sent_fn), `server` being its context. Every
  * token that came out of the outbox must come back here before the server is destroyed, or never. */
 void nr_server_sent(void *server, uint64_t token);
-/* Looks at a few sessions for ones that died. Call it now and then (every millisecond or every thousand datagrams). */
-void nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *outbox);
+/* Looks at a few sessions for ones that died, and goes on with what takes longer than one call may: items that must leave,
+ * histograms. Call it now and then (every millisecond or every thousand datagrams), and as often as can be while
+ * nr_engine_leaving. True: more is to be done, so that whoever has nothing else to do calls it again. */
+bool nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *outbox);
 void nr_server_counters(const struct nr_server *server, struct nr_server_counters *counters);
 /* Invariants of sessions, slots and queues, then the engine's: NR_OK or NR_MALFORMED with a message. */
 int nr_server_audit(const struct nr_server *server, char *message, size_t size);

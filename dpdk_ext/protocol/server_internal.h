@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "../engine/maintain.h"
 #include "../engine/random.h"
 #include "server.h"
 
@@ -14,6 +15,9 @@ enum {
     NR_RETRY_NS = 10 * 1000 * 1000,     /* a queue's head is tried again after it, though nothing seems to have changed */
     NR_SWEEP_SESSIONS = 64,             /* that one sweep looks at */
     NR_SWEEP_DEATHS = 4,                /* that one sweep ends */
+    NR_SWEEP_ACCESSES = 2048,           /* of memory, about, that one sweep spends on items that must leave */
+    NR_LEAVE_ITEMS = 512,               /* of a table being reset: that leave at once */
+    NR_LOOK_SLOTS = 8192,               /* of a table that one sweep counts for a histogram */
     NR_ITEM_MEMORY = sizeof(struct nr_wire_item) + NR_MAX_ITEM_COLUMNS, /* of an item that waits for its turn */
     NR_STATUSES_AT = NR_INSERT_ITEMS * NR_ITEM_MEMORY,                  /* uint8 of each decided item */
     NR_APPLIED_AT = NR_STATUSES_AT + NR_INSERT_ITEMS,                   /* uint16 of each fragment: records applied */
@@ -47,11 +51,18 @@ struct nr_arrival {
 };
 
 /* What a request waits in: one queue of its table and kind. */
-enum nr_waiting { NR_NOT_WAITING = 0, NR_WAITING_INSERT = 1, NR_WAITING_SAMPLE = 2, NR_WAITING_KINDS = 2 };
+enum nr_waiting {
+    NR_NOT_WAITING = 0,
+    NR_WAITING_INSERT = 1,
+    NR_WAITING_SAMPLE = 2,
+    NR_WAITING_ADMIN = 3,
+    NR_WAITING_HISTOGRAM = 4,
+    NR_WAITING_KINDS = 4
+};
 
 /* The last request of a slot. Its memory (NR_SLOT_BYTES) holds, by operation: INSERT: items that are not decided, keys of those
- * that are, their statuses, and the counts of applied records; SAMPLE: struct nr_draw_entry; UPDATE: outcomes; STREAMS and
- * PUBLISH: the result. */
+ * that are, their statuses, and the counts of applied records; SAMPLE: struct nr_draw_entry; GET: the same, then the keys;
+ * HISTOGRAM: struct nr_histograms; UPDATE and DELETE: outcomes; STREAMS, PUBLISH and ADMIN: the result. */
 struct nr_slot {
     uint32_t request;      /* number; 0 and operation 0: none yet */
     uint8_t operation;     /* enum nr_operation_code */
@@ -60,7 +71,7 @@ struct nr_slot {
     uint64_t taken;        /* bit i: fragment i has been taken */
     uint16_t status;       /* as struct nr_wire_state says it */
     uint16_t result_bytes; /* at the start of the memory, once status is NR_OK */
-    uint32_t table;        /* whose queue it waits in; of a SAMPLE also else */
+    uint32_t table;        /* whose queue it waits in; of a SAMPLE, GET, HISTOGRAM and ADMIN also else */
     uint32_t earlier, later; /* neighbours in that queue, by place; NR_NOWHERE: none */
     uint64_t received;       /* ns, of the last datagram of the request */
     uint32_t echo;           /* of the same */
@@ -80,7 +91,7 @@ struct nr_slot {
             uint64_t bytes;  /* of the rows */
             uint32_t count;  /* of the rows */
             bool complete;   /* all of them have been sent once */
-        } sample;
+        } sample; /* and of a GET */
         struct {
             uint64_t bytes;   /* of the message, without its head */
             uint64_t version; /* FETCH */
@@ -161,7 +172,7 @@ struct nr_server {
     struct nr_random random;
     struct nr_server_config config;
     struct nr_server_counters counters;
-    uint64_t keys[NR_UPDATE_KEYS]; /* of one UPDATE datagram */
+    uint64_t keys[NR_UPDATE_KEYS]; /* of one UPDATE or DELETE datagram */
     double priorities[NR_UPDATE_KEYS];
 };
 
@@ -241,7 +252,10 @@ void nr_server_sample(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_settle(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_read(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_message(struct nr_server *server, struct nr_arrival *arrival); /* FETCH, SPEC, TABLES */
-void nr_server_update(struct nr_server *server, struct nr_arrival *arrival);
+void nr_server_update(struct nr_server *server, struct nr_arrival *arrival); /* UPDATE, DELETE */
+void nr_server_admin(struct nr_server *server, struct nr_arrival *arrival);
+void nr_server_get(struct nr_server *server, struct nr_arrival *arrival);
+void nr_server_histogram(struct nr_server *server, struct nr_arrival *arrival);
 void nr_server_publish(struct nr_server *server, struct nr_arrival *arrival);
 
 /* server_insert.c: goes on with an INSERT whose turn it is. True when it left the queue that it stood first in. */
@@ -251,10 +265,23 @@ bool nr_server_insert_again(struct nr_server *server, struct nr_session *session
 bool nr_server_sample_again(struct nr_server *server, struct nr_session *session, struct nr_slot *slot, uint64_t now,
                             struct nr_outbox *outbox);
 
+/* server_admin.c: looks whether it is done. True unless it has to wait. */
+bool nr_server_admin_again(struct nr_server *server, struct nr_session *session, struct nr_slot *slot, uint64_t now,
+                           struct nr_outbox *outbox);
+
+/* server_look.c: a quantum of one histogram. True while there are more to be made. */
+bool nr_server_look(struct nr_server *server, uint64_t now, struct nr_outbox *outbox);
+
+/* The slot is one with a draw of its own. */
+static inline bool nr_server_is_draw(const struct nr_slot *slot)
+{
+    return slot->operation == NR_OP_SAMPLE || slot->operation == NR_OP_GET;
+}
+
 /* server_read.c */
 static inline bool nr_server_is_message(const struct nr_slot *slot)
 {
-    return slot->operation == NR_OP_SAMPLE || slot->operation == NR_OP_FETCH || slot->operation == NR_OP_SPEC ||
+    return nr_server_is_draw(slot) || slot->operation == NR_OP_FETCH || slot->operation == NR_OP_SPEC ||
            slot->operation == NR_OP_TABLES;
 }
 /* Up to `wanted` datagrams of the slot's message from `offset` on, or its state when there is none (yet), or nothing wanted. */

@@ -48,8 +48,10 @@ void nr_server_unpark(struct nr_server *server, struct nr_session *session, stru
     slot->waiting = NR_NOT_WAITING;
     slot->earlier = slot->later = NR_NOWHERE;
     server->counters.parked--;
-    if (server->waiters[table][0].first == NR_NOWHERE && server->waiters[table][1].first == NR_NOWHERE)
-        server->waiting[table / 64] &= ~(1ull << table % 64);
+    for (int kind = 0; kind < NR_WAITING_KINDS; kind++)
+        if (server->waiters[table][kind].first != NR_NOWHERE)
+            return;
+    server->waiting[table / 64] &= ~(1ull << table % 64);
 }
 
 void nr_server_parked_again(struct nr_server *server, uint32_t table, enum nr_waiting kind, const struct nr_wait *wait,
@@ -76,8 +78,9 @@ static uint32_t serve(struct nr_server *server, uint32_t table, enum nr_waiting 
         /* Time alone can help too: leases fall due. */
         if (queue->tried != 0 && nr_table_progress(server->engine, table) == queue->progress && now - queue->tried < NR_RETRY_NS)
             break;
-        bool left = kind == NR_WAITING_INSERT ? nr_server_insert_again(server, session, slot, now, outbox)
-                                              : nr_server_sample_again(server, session, slot, now, outbox);
+        bool left = kind == NR_WAITING_INSERT   ? nr_server_insert_again(server, session, slot, now, outbox)
+                    : kind == NR_WAITING_SAMPLE ? nr_server_sample_again(server, session, slot, now, outbox)
+                                                : nr_server_admin_again(server, session, slot, now, outbox);
         if (!left)
             break;
         freed++;
@@ -95,7 +98,8 @@ void nr_server_pump(struct nr_server *server, uint64_t now, struct nr_outbox *ou
         for (uint64_t left = server->waiting[word]; left != 0 && budget > 0; left &= left - 1) {
             uint32_t table = word * 64 + (uint32_t)__builtin_ctzll(left);
 
-            /* Inserts first: they are what samples wait for. */
+            /* Inserts before samples: they are what those wait for. */
+            budget -= serve(server, table, NR_WAITING_ADMIN, budget, now, outbox);
             budget -= serve(server, table, NR_WAITING_INSERT, budget, now, outbox);
             budget -= serve(server, table, NR_WAITING_SAMPLE, budget, now, outbox);
         }

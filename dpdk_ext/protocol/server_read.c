@@ -1,4 +1,4 @@
-/* Messages: what SAMPLE, FETCH, SPEC and TABLES prepare and the client pulls, and READ, which pulls. Nothing of a message is
+/* Messages: what SAMPLE, GET, FETCH, SPEC and TABLES prepare and the client pulls, and READ, which pulls. Nothing of a message is
  * kept: any range of its bytes is made when it is asked for. */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 /* Bytes that follow the head. */
 static uint64_t message_bytes(const struct nr_slot *slot)
 {
-    return slot->operation == NR_OP_SAMPLE ? slot->sample.bytes : slot->message.bytes;
+    return nr_server_is_draw(slot) ? slot->sample.bytes : slot->message.bytes;
 }
 
 static struct nr_wire_message head_of(const struct nr_server *server, const struct nr_slot *slot)
@@ -16,6 +16,7 @@ static struct nr_wire_message head_of(const struct nr_server *server, const stru
 
     switch (slot->operation) {
     case NR_OP_SAMPLE:
+    case NR_OP_GET:
         return (struct nr_wire_message){.bytes = slot->sample.bytes,
                                         .number = draw->number,
                                         .size = draw->size,
@@ -53,6 +54,7 @@ static int gather_bytes(struct nr_server *server, const struct nr_slot *slot, ui
 {
     switch (slot->operation) {
     case NR_OP_SAMPLE:
+    case NR_OP_GET:
         server->counters.rows_bytes += length;
         return nr_draw_gather(server->engine, &slot->sample.draw, offset, length, pieces);
     case NR_OP_FETCH:
@@ -85,9 +87,9 @@ static int gather_message(struct nr_server *server, const struct nr_slot *slot, 
 
 static void completed(struct nr_server *server, struct nr_slot *slot)
 {
-    if (slot->operation == NR_OP_SAMPLE && !slot->sample.complete) {
+    if (nr_server_is_draw(slot) && !slot->sample.complete) {
         slot->sample.complete = true;
-        server->counters.samples++;
+        ++*(slot->operation == NR_OP_SAMPLE ? &server->counters.samples : &server->counters.gets);
     }
 }
 

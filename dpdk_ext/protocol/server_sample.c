@@ -34,7 +34,7 @@ static void settle_all(struct nr_server *server, struct nr_session *session, con
 
         memcpy(&settle, at + i * sizeof(settle), sizeof(settle));
         struct nr_slot *slot = &session->slot[settle.slot];
-        if (slot->operation != NR_OP_SAMPLE || slot->request != settle.request)
+        if (!nr_server_is_draw(slot) || slot->request != settle.request)
             continue; /* the slot has gone on, and ended that draw with it */
         if (slot->waiting != NR_NOT_WAITING) {
             nr_server_unpark(server, session, slot);

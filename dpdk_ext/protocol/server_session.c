@@ -113,7 +113,7 @@ void nr_server_slot_clear(struct nr_server *server, struct nr_session *session, 
 {
     if (slot->waiting != NR_NOT_WAITING)
         nr_server_unpark(server, session, slot);
-    if (slot->operation == NR_OP_SAMPLE)
+    if (nr_server_is_draw(slot))
         nr_draw_settle(server->engine, &slot->sample.draw, NR_SETTLE_RELEASE | NR_SETTLE_REFUND);
     session->inserts &= (uint16_t)~(1u << (slot - session->slot));
     memset(slot, 0, sizeof(*slot));
@@ -148,7 +148,7 @@ void nr_server_bye(struct nr_server *server, struct nr_arrival *arrival)
     nr_server_session_end(server, arrival->session);
 }
 
-void nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *outbox)
+bool nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *outbox)
 {
     uint32_t count = server->config.sessions < NR_SWEEP_SESSIONS ? server->config.sessions : NR_SWEEP_SESSIONS;
 
@@ -163,7 +163,11 @@ void nr_server_sweep(struct nr_server *server, uint64_t now, struct nr_outbox *o
         server->counters.sessions_swept++;
         deaths++;
     }
+    bool more = nr_engine_maintain(server->engine, now, NR_SWEEP_ACCESSES);
+
+    more = nr_server_look(server, now, outbox) || more;
     nr_server_pump(server, now, outbox);
+    return more;
 }
 
 /* ---- Audit ---- */
@@ -181,8 +185,7 @@ static int slot_audit(const struct nr_slot *slot, char *message, size_t size)
     if (slot->operation == NR_OP_INSERT && (slot->insert.items > NR_INSERT_ITEMS || slot->insert.cursor > slot->insert.items ||
                                             slot->insert.seen & ~nr_server_fragments(slot->insert.items)))
         return nr_server_audit_says(message, size, "an INSERT at item %llu of %llu", slot->insert.cursor, slot->insert.items);
-    if (slot->operation == NR_OP_SAMPLE && slot->waiting != NR_NOT_WAITING &&
-        (slot->sample.draw.leased || slot->sample.draw.reserved))
+    if (nr_server_is_draw(slot) && slot->waiting != NR_NOT_WAITING && (slot->sample.draw.leased || slot->sample.draw.reserved))
         return nr_server_audit_says(message, size, "a draw of %llu rows is open in a SAMPLE that waits (%llu)",
                                     slot->sample.draw.count, slot->waiting);
     return NR_OK;

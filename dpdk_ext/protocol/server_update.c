@@ -1,4 +1,4 @@
-/* UPDATE: each datagram's priorities are set when it comes; the outcomes are told when all have. */
+/* UPDATE and DELETE: each datagram's keys are looked after when it comes; the outcomes are told when all have. */
 #include <string.h>
 
 #include "server_internal.h"
@@ -15,10 +15,21 @@ static void start(struct nr_server *server, struct nr_arrival *arrival, struct n
         memset(nr_server_memory(arrival->session, slot), NR_OUTCOME_REFUSED, request->count);
 }
 
+static uint32_t bytes_each(uint8_t operation)
+{
+    return operation == NR_OP_UPDATE ? sizeof(struct nr_wire_priority) : sizeof(uint64_t);
+}
+
 static void apply(struct nr_server *server, struct nr_arrival *arrival, struct nr_slot *slot, uint32_t first, uint32_t count)
 {
     const uint8_t *at = arrival->body + sizeof(struct nr_wire_update);
+    uint8_t *outcome = nr_server_memory(arrival->session, slot) + first;
 
+    if (slot->operation == NR_OP_DELETE) {
+        memcpy(server->keys, at, count * sizeof(server->keys[0]));
+        nr_items_delete(server->engine, slot->update.table, count, server->keys, outcome);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         struct nr_wire_priority priority;
 
@@ -26,25 +37,24 @@ static void apply(struct nr_server *server, struct nr_arrival *arrival, struct n
         server->keys[i] = priority.key;
         server->priorities[i] = priority.priority;
     }
-    nr_priorities_update(server->engine, slot->update.table, count, server->keys, server->priorities,
-                         nr_server_memory(arrival->session, slot) + first);
+    nr_priorities_update(server->engine, slot->update.table, count, server->keys, server->priorities, outcome);
 }
 
 void nr_server_update(struct nr_server *server, struct nr_arrival *arrival)
 {
     const struct nr_header *header = &arrival->header;
     struct nr_wire_update request;
-    uint32_t bytes = arrival->length - (uint32_t)sizeof(request);
-    uint32_t count = bytes / (uint32_t)sizeof(struct nr_wire_priority);
+    uint32_t bytes = arrival->length - (uint32_t)sizeof(request), each = bytes_each(header->operation);
+    uint32_t count = bytes / each;
     struct nr_slot *slot = &arrival->session->slot[header->slot];
     bool fresh;
 
     memcpy(&request, arrival->body, sizeof(request));
-    if (bytes % sizeof(struct nr_wire_priority) != 0 || (uint32_t)request.first + count > request.count) {
+    if (bytes % each != 0 || (uint32_t)request.first + count > request.count) {
         nr_server_malformed(server);
         return;
     }
-    if (slot->request == header->request && slot->operation == NR_OP_UPDATE &&
+    if (slot->request == header->request && slot->operation == header->operation &&
         (slot->update.count != request.count || slot->update.table != request.table || slot->fragments != header->fragments)) {
         nr_server_malformed(server);
         return;
@@ -64,7 +74,8 @@ void nr_server_update(struct nr_server *server, struct nr_arrival *arrival)
         if (slot->status == NR_PENDING && slot->taken == nr_server_fragments(slot->fragments)) {
             slot->status = NR_OK;
             slot->result_bytes = slot->update.count;
-            server->counters.updates++;
+            server->counters.updates += slot->operation == NR_OP_UPDATE;
+            server->counters.deletes += slot->operation == NR_OP_DELETE;
         }
     }
     struct nr_answer answer = nr_server_answer_to(arrival);

@@ -33,7 +33,8 @@ enum nr_wire_limits {
     NR_MAX_FRAGMENTS = 64,      /* datagrams of one request: the bits of a received map */
     NR_INSERT_ITEMS = 48,       /* items of one INSERT */
     NR_SAMPLE_ROWS = 256,       /* rows of one SAMPLE: 16 bytes each are kept in the slot */
-    NR_UPDATE_KEYS = 1024,      /* keys of one UPDATE */
+    NR_GET_KEYS = 128,          /* keys of one GET: it is one datagram, of any session */
+    NR_UPDATE_KEYS = 1024,      /* keys of one UPDATE or DELETE */
     NR_STREAMS_PER_REQUEST = 32,
     NR_SETTLES_PER_REQUEST = 15,
     NR_MAX_WANTED = 64,         /* datagrams of response that one request may ask for */
@@ -55,7 +56,11 @@ enum nr_operation_code {
     NR_OP_SPEC = 12,
     NR_OP_TABLES = 13,
     NR_OP_PING = 14,
-    NR_OP_LAST = 14,
+    NR_OP_DELETE = 15,
+    NR_OP_GET = 16,
+    NR_OP_ADMIN = 17,
+    NR_OP_HISTOGRAM = 18,
+    NR_OP_LAST = 18,
     NR_OP_RESPONSE = 0x80,
 };
 
@@ -74,8 +79,8 @@ struct nr_header {
     uint32_t request;   /* number within the slot, from 1; compared modulo 2^32 */
     uint32_t offset;    /* byte offset within the message of a READ, or of a data response; else 0 */
     uint16_t fragment;  /* request: this datagram's place among the request's; response: that of the datagram it answers */
-    uint16_t fragments; /* request: how many the request has. READ: datagrams wanted. SAMPLE, FETCH, SPEC, TABLES have one
-                           datagram, and `fragments` is the number of response datagrams wanted at once; 0: only the state */
+    uint16_t fragments; /* request: how many the request has. READ: datagrams wanted. SAMPLE, GET, FETCH, SPEC, TABLES have
+                           one datagram, and `fragments` is the number of response datagrams wanted at once; 0: only the state */
     uint64_t counter;   /* rises with every datagram of a direction of a session */
     uint64_t tag;       /* SipHash-2-4 over the header; 0 while auth is "off" */
     uint32_t crc32c;    /* of the body where the path does not verify one; 0 = not used */
@@ -106,12 +111,13 @@ struct nr_wire_state {
 };
 static_assert(sizeof(struct nr_wire_state) == 32, "state");
 
-/* SAMPLE, FETCH, SPEC and TABLES make a message that the client pulls: this head, then `bytes` bytes. Data responses carry
+/* SAMPLE, GET, FETCH, SPEC and TABLES make a message that the client pulls: this head, then `bytes` bytes. Data responses carry
  * header.offset and any part of it; all but the last are full datagrams. Offsets that a client reads are its own choice. */
 struct nr_wire_message {
     uint64_t bytes;  /* that follow the head */
-    uint64_t number; /* SAMPLE: number of the draw; FETCH: version; SPEC: incarnation; TABLES: number of tables */
-    uint64_t size, total, max_leaf, min_leaf; /* SAMPLE: struct nr_draw_head; else 0 */
+    uint64_t
+        number; /* SAMPLE: number of the draw; GET: of the last before; FETCH: version; SPEC: incarnation; TABLES: number of tables */
+    uint64_t size, total, max_leaf, min_leaf; /* SAMPLE, GET: struct nr_draw_head; else 0 */
 };
 static_assert(sizeof(struct nr_wire_message) == 48, "message head");
 
@@ -134,7 +140,7 @@ static_assert(sizeof(struct nr_wire_hello) == 16, "hello");
  * the first answer: another size needs another nonce. */
 struct nr_wire_welcome {
     uint64_t nonce;
-    uint64_t incarnation;   /* random, new at each start of the server */
+    uint64_t incarnation; /* random, new at each start of the server */
     uint64_t start_seconds; /* Unix time of that start */
     uint32_t session;
     uint32_t max_datagram; /* min of both sides' and of the HELLO's own size, rounded down to a multiple of 8 */
@@ -173,7 +179,7 @@ struct nr_wire_close {
  * would stop there. */
 struct nr_wire_insert {
     uint32_t sequence; /* of the session, from 0; the session's next INSERT has the next number */
-    uint16_t items;    /* of the whole request, <= NR_INSERT_ITEMS */
+    uint16_t items; /* of the whole request, <= NR_INSERT_ITEMS */
     uint16_t pad;
 };
 static_assert(sizeof(struct nr_wire_insert) == 8, "insert");
@@ -186,21 +192,21 @@ struct nr_wire_step {
     uint16_t length; /* bytes of the step that follow */
     uint32_t handle;
     uint64_t number;
-    uint32_t total;  /* bytes of the step: whole, or observation-only */
+    uint32_t total; /* bytes of the step: whole, or observation-only */
     uint32_t offset; /* of these bytes within it */
 };
 static_assert(sizeof(struct nr_wire_step) == 24, "step record");
 
 struct nr_wire_item {
-    uint8_t type;   /* NR_RECORD_ITEM */
-    uint8_t flags;  /* NR_ITEM_* */
+    uint8_t type; /* NR_RECORD_ITEM */
+    uint8_t flags; /* NR_ITEM_* */
     uint16_t table;
     uint32_t handle;
     uint64_t number;
     uint64_t first_step;
     double priority;
-    uint16_t index;   /* among the items of the INSERT */
-    uint16_t steps;   /* of the window */
+    uint16_t index; /* among the items of the INSERT */
+    uint16_t steps; /* of the window */
     uint16_t anchor;
     uint16_t columns; /* bytes that follow: the table's item_bytes. length = steps - 1 - anchor */
 };
@@ -224,6 +230,22 @@ struct nr_wire_sample {
 };
 static_assert(sizeof(struct nr_wire_sample) == 16, "sample");
 
+/* GET: looks at items without drawing them; `count` uint64 keys follow, and no more. The message is a SAMPLE's, a row for each key;
+ * that of an item that is not in the table is NR_KEY_NONE and zeros. It holds leases, as a SAMPLE does, and nothing else: they end
+ * by a settlement of NR_SETTLE_RELEASE. NR_WAIT_LEASES: ask again; it waits in no queue. */
+struct nr_wire_get {
+    uint32_t table;
+    uint32_t count; /* <= NR_GET_KEYS */
+};
+static_assert(sizeof(struct nr_wire_get) == 8, "get");
+
+/* HISTOGRAM: one datagram. Result: struct nr_histograms, once the server has looked at every item, which it does between other
+ * work: NR_PENDING until then, and the result comes unasked. */
+struct nr_wire_histogram {
+    uint32_t table;
+    uint32_t pad;
+};
+
 /* SETTLE (stateless): `settles` struct nr_wire_settle follow. The answer is the bare state, NR_OK. */
 struct nr_wire_settlement {
     uint32_t settles;
@@ -246,6 +268,21 @@ struct nr_wire_priority {
     double priority;
 };
 static_assert(sizeof(struct nr_wire_priority) == 16, "priority");
+
+/* DELETE: struct nr_wire_update, then uint64 keys; else as UPDATE. */
+
+/* ADMIN: what changes a table as a whole, in one datagram. The kind says what follows; the result is the kind's too. A kind that the
+ * server does not know is answered NR_MALFORMED and does nothing. */
+enum nr_admin_kind {
+    NR_ADMIN_CONFIGURE = 1, /* struct nr_limits_change. Result: struct nr_limits, in force from then on. NR_BAD_LIMITS */
+    NR_ADMIN_RESET = 2, /* nothing. Waits (NR_WAIT_LEAVING) until every item has left. No result */
+};
+struct nr_wire_admin {
+    uint32_t kind; /* enum nr_admin_kind */
+    uint32_t table;
+};
+static_assert(sizeof(struct nr_wire_admin) == 8, "admin");
+static_assert(sizeof(struct nr_limits_change) == 56 && sizeof(struct nr_limits) == 48, "limits go on the wire as they are");
 
 /* PUBLISH: bytes [offset, offset + rest of body) of a publication of `bytes`. A publication may take several PUBLISH requests;
  * (session, set, publication) names it, and the numbers rise within session and set. Result: struct nr_wire_version, 0 while
@@ -278,12 +315,19 @@ static_assert(sizeof(struct nr_wire_fetch) == 16, "fetch");
 
 static_assert(sizeof(struct nr_table_info) % 8 == 0, "table info goes on the wire as it is");
 static_assert(NR_SAMPLE_ROWS * sizeof(struct nr_draw_entry) <= NR_SLOT_BYTES, "a draw fits its slot");
+static_assert(NR_GET_KEYS * (sizeof(struct nr_draw_entry) + sizeof(uint64_t)) <= NR_SLOT_BYTES, "a GET fits its slot");
+static_assert(sizeof(struct nr_header) + sizeof(struct nr_wire_get) + NR_GET_KEYS * sizeof(uint64_t) <= NR_MIN_DATAGRAM,
+              "a GET fits the smallest datagram");
+static_assert(sizeof(struct nr_histograms) == 792, "histograms go on the wire as they are");
 static_assert(NR_UPDATE_KEYS <= NR_SLOT_BYTES, "outcomes fit the slot");
 static_assert(NR_STREAMS_PER_REQUEST * sizeof(struct nr_wire_stream) <= NR_SLOT_BYTES, "streams fit the slot");
 static_assert(sizeof(struct nr_header) + sizeof(struct nr_wire_stamps) + sizeof(struct nr_wire_state) +
                           NR_STREAMS_PER_REQUEST * sizeof(struct nr_wire_stream) <=
                       NR_MIN_DATAGRAM &&
                   sizeof(struct nr_header) + sizeof(struct nr_wire_stamps) + sizeof(struct nr_wire_state) + NR_UPDATE_KEYS <=
+                      NR_MIN_DATAGRAM &&
+                  sizeof(struct nr_header) + sizeof(struct nr_wire_stamps) + sizeof(struct nr_wire_state) +
+                          sizeof(struct nr_histograms) <=
                       NR_MIN_DATAGRAM,
               "results fit the smallest datagram");
 

@@ -434,7 +434,7 @@ static void test_busy(uint64_t seed, uint32_t rounds)
                 if (round % 7 == 0) { /* nothing happened meanwhile; what was drawn and not taken is given back */
                     const struct nr_record *was = nr_table_record(&world->engine->tables[t], slot);
 
-                    CHECK_EQUAL(nr_table_record(table, slot)->sampled, was->sampled - was->reserved);
+                    CHECK_EQUAL(nr_table_record(table, slot)->sampled, was->sampled - (was->reserved & ~NR_RECORD_WITHHELD));
                 }
                 CHECK(updates >= world->model->at_cut[columns.stream][columns.number] &&
                       updates <= world->model->updates[columns.stream][columns.number]);
@@ -455,9 +455,15 @@ static void test_busy(uint64_t seed, uint32_t rounds)
 }
 
 /* The same operations after a restore and without: the same draws, from the same slots. */
-static void test_determinism(void)
+static void test_determinism(uint32_t sampler, uint32_t remover, uint32_t max_sampled)
 {
     struct setup setup = setup_of(40);
+    for (uint32_t i = 0; i < TABLES; i++) {
+        setup.tables[i].sampler = sampler;
+        setup.tables[i].remover = remover;
+        setup.tables[i].top = 10;
+        setup.tables[i].limits.max_sampled = max_sampled;
+    }
     struct world *a = world_of(&setup, 5);
     struct payloads payloads = {0};
     struct nr_restored report;
@@ -971,7 +977,10 @@ int main(int argc, char **argv)
     for (uint32_t large = 0; large < 2; large++) {
         step_size = large ? 1500 : 21;
         test_busy(seed, rounds);
-        test_determinism();
+        for (uint32_t sampler = 0; sampler < NR_SAMPLERS; sampler++) {
+            for (uint32_t remover = 0; remover < NR_REMOVERS; remover++)
+                test_determinism(sampler, remover, remover == NR_REMOVER_UNIFORM ? 3 : 0);
+        }
         test_sizes();
     }
     step_size = 21;

@@ -1024,8 +1024,9 @@ static void configurations_are_refused(void)
     REFUSED(bad.tables[0].store = 1);
     REFUSED(bad.tables[0].capacity = 0);
     REFUSED(bad.tables[0].capacity = UINT32_MAX);
-    REFUSED(bad.tables[0].sampler = 3);
-    REFUSED(bad.tables[0].remover = 1);
+    REFUSED(bad.tables[0].sampler = NR_SAMPLERS);
+    REFUSED(bad.tables[0].sampler = NR_SAMPLER_TOP_K); /* of none */
+    REFUSED(bad.tables[0].remover = NR_REMOVERS);
     REFUSED(bad.tables[0].exponent = NAN);
     REFUSED(bad.tables[0].exponent = INFINITY);
     REFUSED(bad.tables[0].exponent = -0.1);
@@ -1051,6 +1052,10 @@ static void configurations_are_refused(void)
     WRONG(wrong[1].source = UINT32_MAX);
     WRONG(wrong[1].target = NR_ROW_HEAD);
     WRONG(wrong[1].target = UINT32_MAX);
+    WRONG(wrong[1].inside = 2);
+    WRONG(wrong[1].more = 1); /* overlaps the next */
+    WRONG(wrong[3].more = NR_MAX_WINDOW);
+    WRONG(wrong[3].more = UINT32_MAX);
 #undef WRONG
 #undef REFUSED
 
@@ -1229,7 +1234,10 @@ static void model_insert(struct model *model)
     if (before.size == before.capacity) {
         /* The oldest of the table left. */
         uint64_t i = model->inserted > M_ITEMS ? model->inserted - M_ITEMS : 0;
-        while (model->items[i % M_ITEMS].gone || model->items[i % M_ITEMS].table != table)
+        /* By another remover, any did; test_removers knows which. */
+        while (model->items[i % M_ITEMS].gone || model->items[i % M_ITEMS].table != table ||
+               (model->setup.tables[table].remover != NR_REMOVER_FIFO &&
+                nr_table_find(&model->engine->tables[table], model->items[i % M_ITEMS].key) != NULL))
             i++;
         model->items[i % M_ITEMS].gone = true;
     }
@@ -1261,7 +1269,7 @@ static void model_update(struct model *model)
         } else if (items[i]->gone) {
             CHECK(outcome[i] == NR_OUTCOME_STALE);
         } else if (outcome[i] == NR_OUTCOME_STALE) {
-            CHECK(info_of(model->engine, table).evicted_steps > 0);
+            CHECK(info_of(model->engine, table).evicted_steps > 0 || info_of(model->engine, table).evicted_sampled > 0);
             items[i]->gone = true;
         } else {
             CHECK(outcome[i] == NR_APPLIED);
@@ -1301,24 +1309,31 @@ static void model_draw(struct model *model)
     int status = nr_draw_open(model->engine, table, count, &at->draw, model->now, &wait);
     struct nr_table_info info = info_of(model->engine, table);
     if (status != NR_OK) {
-        bool fifo = model->setup.tables[table].sampler == NR_SAMPLER_FIFO;
+        const struct nr_table_config *config = &model->setup.tables[table];
+        bool distinct = nr_selector_find(config->sampler)->distinct;
 
         CHECK((status == NR_WAIT_LIMITER && info.size < info.min_size) ||
-              (status == NR_WAIT_EMPTY && (info.total == 0 || (fifo && info.size < count))) ||
+              (status == NR_WAIT_EMPTY && (info.total == 0 || (distinct && info.total >> 24 < count) ||
+                                           (config->limits.max_sampled > 0 && wait.have < count))) ||
               (status == NR_WAIT_LEASES && info.leased + count > model->setup.tables[table].leases) ||
-              (status == NR_BAD_COUNT && fifo && count > info.capacity));
+              (status == NR_BAD_COUNT && distinct && count > info.capacity));
         CHECK(nr_is_wait(status) == (wait.reason == status));
         return;
     }
     at->used = true;
-    CHECK(at->draw.head.size == info.size && at->draw.head.total == info.total);
-    CHECK(at->draw.head.max_leaf == info.max_leaf && at->draw.head.min_leaf == info.min_leaf);
+    CHECK(at->draw.head.size == info.size);
+    uint32_t sampler = model->setup.tables[table].sampler;
+    /* The head is from before the draws; the info from after them, when items may be withheld. */
+    CHECK(
+        model->setup.tables[table].limits.max_sampled > 0 ||
+        (at->draw.head.total == info.total && at->draw.head.max_leaf == info.max_leaf && at->draw.head.min_leaf == info.min_leaf));
     for (uint32_t i = 0; i < count; i++) {
         struct model_item *item = model_find(model, at->entries[i].key);
 
         CHECK(item != NULL && !item->gone && item->table == table);
         CHECK(at->entries[i].probability > 0 && at->entries[i].probability <= 1);
-        if (model->setup.tables[table].sampler == NR_SAMPLER_PRIORITIZED)
+        if (sampler != NR_SAMPLER_UNIFORM && sampler != NR_SAMPLER_FIFO && sampler != NR_SAMPLER_LIFO &&
+            sampler != NR_SAMPLER_WITHOUT_REPLACEMENT)
             CHECK(item->raw > 0);
     }
 }
@@ -1415,14 +1430,17 @@ static void random_calls(uint64_t operations, uint64_t seed)
     static const uint32_t capacities[] = {1, 2, 3, 7, 8, 9, 40};
 
     for (size_t c = 0; c < sizeof(capacities) / sizeof(capacities[0]); c++) {
-        for (uint32_t sampler = 0; sampler < 3; sampler++) {
+        for (uint32_t sampler = 0; sampler < NR_SAMPLERS; sampler++) {
             for (int is_short = 0; is_short < 2; is_short++) {
                 struct setup setup = setup_of(capacities[c], sampler, sampler == 0 ? 0.6 : 0);
 
                 setup.tables[0].leases = 24;
+                setup.tables[0].remover = sampler % NR_REMOVERS;
+                setup.tables[0].limits.max_sampled = sampler < 3 ? 0 : (uint32_t)c;
+                setup.tables[0].top = 3;
                 setup.config.table_count = 2;
                 setup.tables[1] = setup.tables[0];
-                setup.tables[1].sampler = (sampler + 1) % 3;
+                setup.tables[1].sampler = (sampler + 1) % NR_SAMPLERS;
                 setup.tables[1].capacity = 5;
                 setup.tables[1].limits.min_size = 2;
                 if (is_short)

@@ -32,6 +32,7 @@ struct expected {
     uint32_t row, table, anchor, length, steps;
     uint64_t t, first;
     float reward, discount;
+    uint32_t timestep; /* of a sequence */
     uint64_t version;
 };
 
@@ -49,18 +50,78 @@ static int by_row_anchor_table(const void *a, const void *b)
     return x->table < y->table ? -1 : x->table > y->table;
 }
 
+/* The window of `length` steps from t on. */
+static struct expected item_of(uint32_t table, uint32_t stack, uint64_t t, uint32_t length)
+{
+    uint64_t first = t + 1 >= stack ? t + 1 - stack : 0;
+
+    if (first < steps[t].start)
+        first = steps[t].start;
+    return (struct expected){.table = table,
+                             .t = t,
+                             .first = first,
+                             .anchor = (uint32_t)(t - first),
+                             .length = length,
+                             .steps = (uint32_t)(t + length - first + 1)};
+}
+
+/* The sequences of the episode in steps [begin, end), whose last step is the final observation if it is over. */
+static uint32_t model_sequences(uint64_t begin, uint64_t end, uint32_t table, const struct nr_former_config *rule, uint32_t found,
+                                uint64_t *dropped)
+{
+    bool over = steps[end - 1].final;
+    uint64_t actions = end - 1 - begin; /* whose next observation is known */
+    uint64_t offset = rule->start, covered = offset;
+    struct expected item;
+
+    for (; offset + rule->n <= actions; offset += rule->stride) {
+        item = item_of(table, rule->stack, begin + offset, rule->n);
+        item.row = steps[begin + offset + rule->n].row;
+        item.timestep = (uint32_t)offset;
+        wanted[found++] = item;
+        covered = offset + rule->n;
+    }
+    if (!over || offset >= actions || covered >= actions)
+        return found;
+    if (rule->end == NR_END_DROP) {
+        ++*dropped;
+        return found;
+    }
+    if (rule->end == NR_END_SHIFT) {
+        offset = rule->start;
+        while (actions - offset > rule->n)
+            offset++;
+    }
+    item = item_of(table, rule->stack, begin + offset, (uint32_t)(actions - offset));
+    item.row = steps[end - 1].row;
+    item.timestep = (uint32_t)offset;
+    wanted[found++] = item;
+    return found;
+}
+
 /* Every item of every anchor, from the whole run at once. */
 static uint32_t model(uint32_t count, const struct nr_former_config *tables, uint32_t table_count, uint64_t *dropped)
 {
     uint32_t found = 0;
 
     *dropped = 0;
+    for (uint64_t begin = 0, end; begin < count; begin = end) {
+        for (end = begin + 1; end < count && steps[end].start == begin; end++)
+            ;
+        for (uint32_t i = 0; i < table_count; i++) {
+            if (tables[i].kind == NR_WINDOW_SEQUENCE)
+                found = model_sequences(begin, end, i, &tables[i], found, dropped);
+        }
+    }
     for (uint32_t t = 0; t < count; t++) {
         if (steps[t].final)
             continue;
         for (uint32_t i = 0; i < table_count; i++) {
             uint32_t n = tables[i].n, k = 0;
             double sum = 0;
+
+            if (tables[i].kind == NR_WINDOW_SEQUENCE)
+                continue;
 
             while (k < n && t + k + 1 < count && !steps[t + k].final) {
                 sum += pow(tables[i].gamma, k) * (double)steps[t + k].reward;
@@ -77,34 +138,29 @@ static uint32_t model(uint32_t count, const struct nr_former_config *tables, uin
                 ++*dropped;
                 continue;
             }
-            uint64_t first = t + 1 >= tables[i].stack ? t + 1 - tables[i].stack : 0;
-            if (first < steps[t].start)
-                first = steps[t].start;
-            wanted[found++] = (struct expected){
-                .row = steps[t + k].row,
-                .table = i,
-                .t = t,
-                .first = first,
-                .anchor = (uint32_t)(t - first),
-                .length = k,
-                .steps = (uint32_t)(t + k - first + 1),
-                .reward = (float)sum,
-                .discount = terminated ? 0.0F : (float)pow(tables[i].gamma, k),
-                .version = steps[t + k].row / 7,
-            };
+            struct expected item = item_of(i, tables[i].stack, t, k);
+
+            item.row = steps[t + k].row;
+            item.reward = (float)sum;
+            item.discount = terminated ? 0.0F : (float)pow(tables[i].gamma, k);
+            wanted[found++] = item;
         }
     }
+    for (uint32_t i = 0; i < found; i++)
+        wanted[i].version = wanted[i].row / 7;
     qsort(wanted, found, sizeof(wanted[0]), by_row_anchor_table);
     return found;
 }
 
-static void compare(const struct nr_formed *formed, const struct expected *expected)
+static void compare(const struct nr_formed *formed, const struct expected *expected, uint32_t kind)
 {
     float reward, discount;
+    int32_t timestep;
     int32_t length;
     uint64_t version;
 
     memcpy(&reward, formed->columns + 8, 4);
+    memcpy(&timestep, formed->columns + 8, 4);
     memcpy(&discount, formed->columns + 4, 4);
     memcpy(&length, formed->columns, 4);
     memcpy(&version, formed->columns + 16, 8);
@@ -117,7 +173,10 @@ static void compare(const struct nr_formed *formed, const struct expected *expec
     CHECK_EQUAL(formed->item.anchor + formed->item.length, formed->item.steps - 1);
     CHECK_EQUAL(length, expected->length);
     CHECK_EQUAL(version, expected->version);
-    CHECK(reward == expected->reward);
+    if (kind == NR_WINDOW_SEQUENCE)
+        CHECK_EQUAL(timestep, expected->timestep);
+    else
+        CHECK(reward == expected->reward);
     CHECK(discount == expected->discount);
 }
 
@@ -170,7 +229,7 @@ static void run(uint32_t autoreset, const struct nr_former_config *tables, uint3
     CHECK_EQUAL(model(count, tables, table_count, &model_dropped), got);
     CHECK_EQUAL(dropped, model_dropped);
     for (uint32_t i = 0; i < got; i++)
-        compare(&formed[i], &wanted[i]);
+        compare(&formed[i], &wanted[i], tables[formed[i].former].kind);
     free(formed);
     free(rewards);
     nr_formers_free(formers);
@@ -208,6 +267,53 @@ static void several_tables_of_one_store(void)
     }
 }
 
+static struct nr_former_config sequence(uint32_t stack, uint32_t length, uint32_t stride, uint32_t start, uint32_t end)
+{
+    return (struct nr_former_config){.kind = NR_WINDOW_SEQUENCE,
+                                     .stack = stack,
+                                     .n = length,
+                                     .stride = stride,
+                                     .start = start,
+                                     .end = end,
+                                     .length_offset = 0,
+                                     .timestep_offset = 8,
+                                     .version_offset = 16};
+}
+
+static void sequences_of_every_shape(void)
+{
+    for (uint32_t length = 1; length <= 7; length++) {
+        for (uint32_t stride = 1; stride <= 9; stride += 1 + draw(2)) {
+            for (uint32_t end = NR_END_PAD; end <= NR_END_SHIFT; end++) {
+                struct nr_former_config table = sequence(1 + draw(4), length, stride, draw(3) ? 0 : draw(6), end);
+
+                run(draw(3), &table, 1, 1 + draw(3 * length));
+            }
+        }
+    }
+}
+
+static void sequences_beside_transitions(void)
+{
+    for (int i = 0; i < 100; i++) {
+        struct nr_former_config tables[TABLES];
+
+        for (int j = 0; j < TABLES; j++)
+            tables[j] =
+                draw(2) ? rule(1 + draw(5), 1 + draw(6), 0.9) : sequence(1 + draw(5), 1 + draw(12), 1 + draw(14), draw(4), draw(3));
+        run(draw(3), tables, 1 + draw(TABLES), 1 + draw(24));
+    }
+}
+
+static void long_sequences_of_long_episodes(void)
+{
+    struct nr_former_config table = sequence(4, 500, 250, 0, NR_END_SHIFT);
+
+    run(NR_AUTORESET_NEXT_STEP, &table, 1, 900);
+    table = sequence(1, NR_MAX_WINDOW - 1, NR_MAX_WINDOW - 1, 0, NR_END_PAD);
+    run(NR_AUTORESET_NONE, &table, 1, 100000);
+}
+
 static void rows_that_contradict_their_mode(void)
 {
     struct nr_episode running = {.next = 3}, over = {.next = 3, .awaiting = 1};
@@ -226,11 +332,16 @@ static void rows_that_contradict_their_mode(void)
 static void rules_that_cannot_be(void)
 {
     const uint32_t item_bytes = ITEM_BYTES;
-    struct nr_former_config bad[] = {rule(0, 1, 1), rule(1, 0, 1), rule(4000, 1000, 1), rule(1, 1, 1)};
+    struct nr_former_config bad[] = {
+        rule(0, 1, 1),           rule(1, 0, 1),           rule(4000, 1000, 1),     rule(1, 1, 1),
+        sequence(1, 0, 1, 0, 0), sequence(1, 1, 0, 0, 0), sequence(1, 1, 1, 0, 3), sequence(2, NR_MAX_WINDOW - 1, 1, 0, 0),
+        sequence(1, 1, 1, 0, 0), sequence(1, 1, 1, 0, 0)};
     int status;
 
     bad[3].version_offset = ITEM_BYTES - 4;
-    for (int i = 0; i < 4; i++) {
+    bad[8].timestep_offset = ITEM_BYTES - 3;
+    bad[9].kind = 2;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         status = NR_OK;
         CHECK(nr_formers_create(1, &bad[i], &item_bytes, &status) == NULL);
         CHECK_EQUAL(status, NR_BAD_CONFIG);
@@ -246,6 +357,9 @@ int main(int count, char **arguments)
     state = count > 1 ? strtoull(arguments[1], NULL, 0) | 1 : 20260101;
     one_table_of_every_stack_and_n();
     several_tables_of_one_store();
+    sequences_of_every_shape();
+    sequences_beside_transitions();
+    long_sequences_of_long_episodes();
     rows_that_contradict_their_mode();
     rules_that_cannot_be();
     return 0;

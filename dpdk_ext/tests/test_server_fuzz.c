@@ -77,6 +77,55 @@ static void make_update(struct player *player, struct datagram *datagram, uint8_
     }
 }
 
+static void make_delete(struct player *player, struct datagram *datagram, uint8_t slot)
+{
+    uint16_t count = (uint16_t)(1 + below(8));
+    struct nr_wire_update update = {.table = below(2), .count = count};
+
+    start(datagram, NR_OP_DELETE, player->session, slot, request_of(player, slot));
+    add(datagram, &update, sizeof(update));
+    for (uint32_t i = 0; i < count; i++)
+        add(datagram, &keys[below(1024)], sizeof(keys[0]));
+}
+
+/* Limits that hold everybody back are soon changed again. */
+static void make_admin(struct player *player, struct datagram *datagram, uint8_t slot)
+{
+    struct nr_wire_admin admin = {.kind = one_in(8) ? NR_ADMIN_RESET : NR_ADMIN_CONFIGURE, .table = below(2)};
+    struct nr_limits_change change = {.which = below(NR_LIMIT_ALL + 2),
+                                      .max_sampled = below(3),
+                                      .min_size = below(5),
+                                      .samples_per_insert = one_in(2) ? 0 : below(6) * 0.5,
+                                      .error_buffer = below(100),
+                                      .size = below(4),
+                                      .max_age_ns = below(2) * 1000000000ull,
+                                      .versions = below(3)};
+
+    start(datagram, NR_OP_ADMIN, player->session, slot, request_of(player, slot));
+    add(datagram, &admin, sizeof(admin));
+    if (admin.kind == NR_ADMIN_CONFIGURE)
+        add(datagram, &change, sizeof(change));
+}
+
+/* GETs of keys that may be there, and histograms. */
+static void make_look(struct player *player, struct datagram *datagram, uint8_t slot)
+{
+    if (one_in(8)) {
+        struct nr_wire_histogram histogram = {.table = below(3)};
+
+        start(datagram, NR_OP_HISTOGRAM, player->session, slot, request_of(player, slot));
+        add(datagram, &histogram, sizeof(histogram));
+        return;
+    }
+    struct nr_wire_get get = {.table = below(3), .count = below(NR_GET_KEYS + 2)};
+
+    start(datagram, NR_OP_GET, player->session, slot, request_of(player, slot));
+    add(datagram, &get, sizeof(get));
+    for (uint32_t i = 0; i < get.count; i++)
+        add(datagram, &keys[below(1024)], sizeof(keys[0]));
+    head(datagram)->fragments = (uint16_t)below(5);
+}
+
 static void make_parameters(struct player *player, struct datagram *datagram, uint8_t slot)
 {
     if (one_in(2)) {
@@ -173,8 +222,17 @@ static void make(struct player *player, struct datagram *datagram)
     case 10:
         make_parameters(player, datagram, slot);
         break;
+    case 12:
+        if (one_in(4))
+            make_admin(player, datagram, slot);
+        else
+            make_delete(player, datagram, slot);
+        break;
     case 11:
         start(datagram, one_in(2) ? NR_OP_SPEC : NR_OP_TABLES, player->session, slot, request_of(player, slot));
+        break;
+    case 13:
+        make_look(player, datagram, slot);
         break;
     default:
         make_stateless(player, datagram);
@@ -255,6 +313,14 @@ const char *__asan_default_options(void)
     return "quarantine_size_mb=1:thread_local_quarantine_size_kb=64";
 }
 
+/* Items ever stored, whatever was reset. */
+static uint64_t stored(const struct driver *driver, uint32_t table)
+{
+    struct nr_table_info info = table_info(driver, table);
+
+    return info.size + info.evicted_capacity + info.evicted_steps + info.evicted_deleted + info.evicted_reset;
+}
+
 static long resident(void)
 {
     long pages = 0, ignored;
@@ -320,16 +386,18 @@ int main(int argc, char **argv)
     /* It was a conversation, not only noise. */
     struct nr_server_counters seen = counters(driver);
     printf("%llu datagrams, %llu intact: %llu malformed, %llu no session, %llu wrong peer, %llu old, %llu repeats; %llu sessions, "
-           "%llu inserts, %llu samples, %llu updates, %llu publishes, %llu fetches; %llu and %llu items in, %llu answers\n",
+           "%llu inserts, %llu samples, %llu updates, %llu deletes, %llu admins, %llu publishes, %llu fetches; %llu and %llu items "
+           "in, %llu answers\n",
            (unsigned long long)total, (unsigned long long)intact, (unsigned long long)seen.malformed,
            (unsigned long long)seen.no_session, (unsigned long long)seen.wrong_peer, (unsigned long long)seen.old,
            (unsigned long long)seen.duplicates, (unsigned long long)seen.sessions_opened, (unsigned long long)seen.inserts,
-           (unsigned long long)seen.samples, (unsigned long long)seen.updates, (unsigned long long)seen.publishes,
-           (unsigned long long)seen.fetches, (unsigned long long)table_info(driver, 0).inserted,
-           (unsigned long long)table_info(driver, 1).inserted, (unsigned long long)driver->sent);
+           (unsigned long long)seen.samples, (unsigned long long)seen.updates, (unsigned long long)seen.deletes,
+           (unsigned long long)seen.admins, (unsigned long long)seen.publishes, (unsigned long long)seen.fetches,
+           (unsigned long long)stored(driver, 0), (unsigned long long)stored(driver, 1), (unsigned long long)driver->sent);
     if (total >= 1000000)
-        CHECK(seen.inserts > 1000 && seen.samples > 1000 && seen.updates > 1000 && seen.publishes > 0 && seen.fetches > 1000 &&
-              table_info(driver, 0).inserted > 1000 && table_info(driver, 1).inserted > 10);
+        CHECK(seen.inserts > 1000 && seen.samples > 1000 && seen.updates > 1000 && seen.deletes > 1000 && seen.admins > 1000 &&
+              seen.publishes > 0 && seen.fetches > 1000 && seen.gets > 1000 && seen.histograms > 1000 && stored(driver, 0) > 1000 &&
+              stored(driver, 1) > 10);
     free(block);
     driver_close(driver);
     return 0;

@@ -51,7 +51,7 @@ static const struct nr_store_config stores[] = {
     {.step_bytes = SMALL, .observation_bytes = FRAME, .steps = 300000, .window = WINDOW, .in_flight = 32, .streams = 64},
     {.step_bytes = LARGE, .observation_bytes = LARGE, .steps = 320, .window = 1, .in_flight = 8, .streams = 64},
 };
-static const struct nr_table_config tables[] = {
+static struct nr_table_config tables[] = {
     {.store = 0,
      .capacity = 200000,
      .exponent = 0.6,
@@ -340,6 +340,80 @@ static void learner_free(struct learner *learner)
     free(learner->rows[1]);
 }
 
+/* ---- a keeper of the large table: deletes, changes limits, resets, each again and again ---- */
+
+struct keeper {
+    struct actor *actor; /* who feeds the table */
+    struct nr_request *request;
+    bool ready;
+    uint64_t keys[8], taken; /* of the deletion under way; the actor's keys below `taken` were named before */
+    uint32_t count;
+    uint8_t outcome[8];
+    uint32_t turn, min_size;
+    uint64_t deleted, stale, resets, configured; /* as answered */
+};
+
+static void keeper_answered(struct keeper *keeper)
+{
+    struct nr_limits limits;
+
+    CHECK_EQUAL(nr_request_status(keeper->request), NR_OK);
+    switch (keeper->turn % 3) {
+    case 0:
+        for (uint32_t i = 0; i < keeper->count; i++) {
+            CHECK(keeper->outcome[i] == NR_APPLIED || keeper->outcome[i] == NR_OUTCOME_STALE);
+            keeper->deleted += keeper->outcome[i] == NR_APPLIED;
+            keeper->stale += keeper->outcome[i] == NR_OUTCOME_STALE;
+        }
+        break;
+    case 1:
+        nr_request_limits(keeper->request, &limits);
+        CHECK_EQUAL(limits.min_size, keeper->min_size);
+        keeper->configured++;
+        break;
+    default:
+        keeper->resets++;
+    }
+}
+
+static void keeper_work(void *context, struct nr_client *client, uint64_t now)
+{
+    struct keeper *keeper = context;
+
+    if (!keeper->ready) {
+        if (nr_client_status(client) != NR_OK)
+            return;
+        CHECK_EQUAL(nr_client_layout(client, &engine), NR_OK);
+        keeper->ready = true;
+    }
+    if (keeper->request != NULL) {
+        if (nr_request_status(keeper->request) == NR_PENDING)
+            return;
+        keeper_answered(keeper);
+        nr_request_free(client, keeper->request);
+        keeper->request = NULL;
+        keeper->turn++;
+    }
+    keeper->turn += keeper->turn % 3 == 2 && keeper->turn % 30 != 2;
+    if (keeper->turn % 3 == 0) {
+        if (keeper->taken + 8 < keeper->actor->key_count) /* the older ones have left already */
+            keeper->taken = keeper->actor->key_count - 8;
+        for (keeper->count = 0; keeper->count < 8 && keeper->taken < keeper->actor->key_count; keeper->count++)
+            keeper->keys[keeper->count] = keeper->actor->keys[keeper->taken++];
+        if (keeper->count > 0) {
+            keeper->request = nr_client_delete(client, 1, keeper->count, keeper->keys, keeper->outcome, now);
+            return;
+        }
+        keeper->turn++; /* an idle client would not be called again */
+    }
+    if (keeper->turn % 3 == 1) {
+        struct nr_limits_change change = {.which = NR_LIMIT_MIN_SIZE, .min_size = keeper->min_size = 1 + keeper->turn % 4};
+        keeper->request = nr_client_configure(client, 1, &change, now);
+    } else {
+        keeper->request = nr_client_reset(client, 1, now);
+    }
+}
+
 static int by_value(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -386,9 +460,9 @@ static bool is_empty(struct nr_simulator *simulator, uint32_t table)
 }
 
 /* `kills`: how many times the server dies on the way, with everything in it. `partitions`: how many times nothing passes for so
- * long that the sessions are swept while the server lives on. */
+ * long that the sessions are swept while the server lives on. `ratio`: samples for each insert of the small table, 0: any. */
 static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t inserts, uint32_t kills, uint32_t partitions,
-                uint32_t max_datagram)
+                uint32_t max_datagram, double ratio)
 {
     static const struct nr_simulator_link nothing = {.loss = 1.0};
     uint64_t partitioned = 0, until = 0;
@@ -396,9 +470,13 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
     enum { ACTORS = 4 };
     struct actor actors[ACTORS];
     struct learner learners[2];
+    struct keeper keeper = {.actor = &actors[3]};
     struct nr_simulator *simulator = nr_simulator_create(seed, link);
     CHECK(simulator != NULL);
     engine.seed = seed;
+    tables[0].limits.samples_per_insert = ratio;
+    tables[0].limits.least = 100 * ratio - 2 * BATCH;
+    tables[0].limits.most = 100 * ratio + 2 * BATCH;
     CHECK(nr_simulator_start_server(simulator, &engine, &server) != NULL);
     struct nr_client_config config = {.max_datagram = max_datagram};
     uint64_t small_goal = inserts / (3 * STREAMS), large_goal = 1000;
@@ -410,6 +488,7 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
         learner_init(&learners[l], l == 1);
         CHECK(nr_simulator_add_client(simulator, &config, learner_work, &learners[l]) != UINT32_MAX);
     }
+    CHECK(nr_simulator_add_client(simulator, &config, keeper_work, &keeper) != UINT32_MAX);
     uint64_t events = 0, killed = 0, down_until = 0;
     for (;;) {
         bool done = true;
@@ -422,7 +501,7 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
             break;
         CHECK(nr_simulator_step(simulator));
         if (++events % 20000 == 0)
-            audit(simulator, ACTORS + 2);
+            audit(simulator, ACTORS + 3);
         if (events > 400000000) {
             fprintf(stderr, "no end in sight\n");
             exit(1);
@@ -452,7 +531,7 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
         while (!actors[a].settled)
             CHECK(nr_simulator_step(simulator));
     }
-    audit(simulator, ACTORS + 2);
+    audit(simulator, ACTORS + 3);
     check_distinct(actors, ACTORS);
     struct nr_table_info info[2];
     for (uint32_t t = 0; t < 2; t++)
@@ -464,8 +543,22 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
             lost += actors[a].lost[s];
         }
     CHECK_EQUAL(info[0].inserted, expected[0]);
-    CHECK_EQUAL(info[1].inserted, expected[1]);
+    CHECK_EQUAL(info[1].size + info[1].evicted_capacity + info[1].evicted_steps + info[1].evicted_deleted + info[1].evicted_reset,
+                expected[1]);
+    /* Each was done once, whatever was lost and doubled; sessions that die take answers with them. */
+    if (kills == 0 && partitions == 0) {
+        struct nr_server_counters done;
+        bool open = keeper.request != NULL && nr_request_status(keeper.request) == NR_PENDING;
+
+        CHECK(info[1].evicted_deleted >= keeper.deleted && info[1].evicted_deleted <= keeper.deleted + (open ? 8 : 0));
+        nr_server_counters(nr_simulator_server(simulator), &done);
+        uint64_t answered = keeper.resets + keeper.configured;
+        CHECK(done.admins >= answered && done.admins <= answered + open);
+    }
+    CHECK(keeper.deleted + keeper.stale > 0 && keeper.configured > 0);
     CHECK_EQUAL(info[0].size, expected[0]);
+    double ahead = (double)info[0].inserted * ratio - (double)info[0].sampled;
+    CHECK(ratio == 0 || kills > 0 || (ahead >= tables[0].limits.least && ahead <= tables[0].limits.most));
     CHECK((kills == 0) == (lost == 0));
     CHECK(learners[0].refused == 0 && learners[1].refused == 0);
     struct nr_server_counters server_counters;
@@ -476,9 +569,10 @@ static void run(uint64_t seed, const struct nr_simulator_link *link, uint64_t in
     CHECK(counters.referred > 0); /* the large steps left from the slab */
     printf("seed %" PRIu64 ": %" PRIu64 " items, %" PRIu64 "+%" PRIu64 " batches, %" PRIu64 " stale, %" PRIu64
            " datagrams, %" PRIu64 " lost on the way, %" PRIu64 " doubled, %.3f s simulated, %" PRIu64
-           " items lost with %u servers\n",
+           " items lost with %u servers; %" PRIu64 " deleted, %" PRIu64 " resets\n",
            seed, info[0].size + info[1].size, learners[0].batches, learners[1].batches, learners[0].stale, counters.datagrams,
-           counters.lost, counters.duplicated, (double)nr_simulator_now(simulator) / 1e9 - 1, lost, kills);
+           counters.lost, counters.duplicated, (double)nr_simulator_now(simulator) / 1e9 - 1, lost, kills, keeper.deleted,
+           keeper.resets);
     nr_simulator_destroy(simulator);
     for (uint32_t a = 0; a < ACTORS; a++)
         actor_free(&actors[a]);
@@ -495,13 +589,17 @@ int main(int argc, char **argv)
         .loss = 0.2, .duplication = 0.1, .reordering = 0.2, .truncation = 0.005, .delay = 20000, .jitter = 10000, .hold = 2000000};
     struct nr_simulator_link late = {.duplication = 0.5, .reordering = 0.3, .delay = 20000, .jitter = 10000, .hold = 50000000};
     setvbuf(stdout, NULL, _IOLBF, 0);
-    run(seed, &clean, inserts / 10, 0, 0, NR_MAX_DATAGRAM);
-    run(seed, &bad, inserts, 0, 0, NR_ETHERNET_DATAGRAM);
-    run(seed + 1, &bad, inserts / 10, 0, 0, NR_MAX_DATAGRAM);
-    run(seed + 2, &bad, inserts / 5, 3, 0, NR_ETHERNET_DATAGRAM);
-    run(seed + 3, &bad, inserts / 5, 0, 3, NR_ETHERNET_DATAGRAM);
+    run(seed, &clean, inserts / 10, 0, 0, NR_MAX_DATAGRAM, 0);
+    run(seed, &bad, inserts, 0, 0, NR_ETHERNET_DATAGRAM, 0);
+    run(seed + 1, &bad, inserts / 10, 0, 0, NR_MAX_DATAGRAM, 0);
+    run(seed + 2, &bad, inserts / 5, 3, 0, NR_ETHERNET_DATAGRAM, 0);
+    run(seed + 3, &bad, inserts / 5, 0, 3, NR_ETHERNET_DATAGRAM, 0);
     /* Copies that come long after the draw was settled still hold its steps. */
-    run(seed + 5, &late, inserts / 100, 0, 0, NR_MAX_DATAGRAM);
-    run(seed + 4, &bad, inserts / 10, 2, 2, NR_MAX_DATAGRAM);
+    run(seed + 5, &late, inserts / 100, 0, 0, NR_MAX_DATAGRAM, 0);
+    run(seed + 4, &bad, inserts / 10, 2, 2, NR_MAX_DATAGRAM, 0);
+    /* Actors and learners that wait for each other. */
+    run(seed + 6, &clean, inserts / 10, 0, 0, NR_MAX_DATAGRAM, 1);
+    run(seed + 7, &bad, inserts / 10, 0, 0, NR_ETHERNET_DATAGRAM, 2);
+    run(seed + 8, &bad, inserts / 10, 1, 2, NR_ETHERNET_DATAGRAM, 0.5);
     return 0;
 }

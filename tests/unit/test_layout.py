@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from specs import simple
 
-from netreplay import Spec
+from netreplay import Spec, SpecError
 from netreplay.layout import Gather, frames_of, row_layout, step_layout
 
 
@@ -80,6 +80,44 @@ def test_several_columns_make_named_fields():
         "obs.depth",
         "next_obs.depth",
     ]
+
+
+def test_a_sequence_is_a_row_of_runs():
+    toml = simple(observation='{dtype = "uint8", shape = [84, 84]}', action='{dtype = "int32"}')
+    window = "{kind = 'sequence', length = 80, stride = 40, stack = 4}"
+    step, row = layouts(toml.replace("{n = 1, gamma = 0.99, stack = 1}", window))
+    results = [step.column(name) for name in ("action", "reward", "terminated", "truncated")]
+    at = 32
+    for column, gather in zip(results, row.gathers, strict=False):
+        assert gather == Gather(0, 0, column.offset, column.bytes, at, 79, 1)
+        at += 80 * column.bytes
+    assert row.gathers[4:] == (Gather(-3, 0, 0, 7056, at, 83, 0),)
+    assert row.row_bytes == at + 84 * 7056
+    fields = {f.name: f for f in row.fields}
+    assert (fields["obs"].shape, fields["obs"].strides) == ((80, 4, 84, 84), (7056, 7056, 84, 1))
+    assert fields["next_obs"].offset - fields["obs"].offset == 7056
+    assert row.names == (
+        *("version", "length", "timestep", "action", "reward", "terminated", "truncated", "obs", "next_obs", "mask"),
+    )
+
+
+def test_padding_at_the_head_counts_from_the_end():
+    window = "{kind = 'sequence', length = 5, stack = 2, pad = 'head', columns = ['obs', 'action']}"
+    _, row = layouts(simple().replace("{n = 1, gamma = 0.99, stack = 1}", window))
+    assert row.gathers == (Gather(-5, 1, 16, 8, 32, 4, 1), Gather(-6, 1, 0, 16, 72, 6, 0))
+    assert row.mask(np.array([5, 2, 0], np.int32)).tolist() == [
+        [True] * 5,
+        [False, False, False, True, True],
+        [False] * 5,
+    ]
+
+
+def test_rows_above_what_an_offset_names_are_refused():
+    toml = simple(observation='{dtype = "uint8", shape = [60000000]}')
+    spec = Spec.from_toml(toml.replace("{n = 1, gamma = 0.99, stack = 1}", "{kind = 'sequence', length = 80}"))
+    step = step_layout(spec.stores["s"])
+    with pytest.raises(SpecError, match=r"table\.t\.window: rows of \d+ bytes are above"):
+        row_layout(spec.tables["t"], step, "t")
 
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int64", "float64", "complex64", "complex128"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from specs import simple
 
 from netreplay import ColumnSpec, Spec, SpecError, StoreSpec, TableSpec, Window
 from netreplay.errors import BadVersionError, MalformedError, NoMemoryError
-from netreplay.memory import arithmetic, require, resolve
+from netreplay.memory import arithmetic, held_steps, require, resolve
 from netreplay.spec_json import compare_specs
 
 PONG = """
@@ -44,6 +45,10 @@ def test_a_file_reads_as_its_text_does(tmp_path):
     assert Spec.from_toml(path) == Spec.from_toml(str(path)) == Spec.from_toml(PONG)
 
 
+def windowed(keys: str) -> str:
+    return simple().replace("{n = 1, gamma = 0.99, stack = 1}", f"{{{keys}}}")
+
+
 REFUSED = [
     ('[table.t]\nstore = "s"\ncapacity = 1', "store", "is missing"),
     (simple().replace("capacity = 1000", ""), "table.t.capacity", "is missing"),
@@ -62,6 +67,54 @@ REFUSED = [
     (simple(stack=0), "table.t.window.stack", "0 is not between 1"),
     (simple(gamma=1.5), "table.t.window.gamma", "1.5 is not between 0 and 1"),
     (simple(n=3000, stack=3000), "table.t.window.stack", "above 4096 steps"),
+    (windowed("kind = 'tree'"), "table.t.window.kind", "'tree' is not one of nstep, sequence, episode"),
+    (windowed("kind = 'sequence'"), "table.t.window.length", 'is missing; kind = "sequence" needs it'),
+    (windowed("kind = 'episode'"), "table.t.window.length", 'is missing; kind = "episode" needs it'),
+    (
+        windowed("length = 8"),
+        "table.t.window.length",
+        '8 is for kind = "sequence" or "episode", and this window is "nstep"',
+    ),
+    (windowed("stride = 8"), "table.t.window.stride", '8 is for kind = "sequence", and this window is "nstep"'),
+    (windowed("pad = 'head'"), "table.t.window.pad", "'head' is for kind"),
+    (windowed("kind = 'episode', length = 8, stride = 8"), "table.t.window.stride", "8 is for kind"),
+    (windowed("kind = 'episode', length = 8, burn_in = 2"), "table.t.window.burn_in", "2 is for kind"),
+    (windowed("kind = 'episode', length = 8, start = 2"), "table.t.window.start", "2 is for kind"),
+    (windowed("kind = 'episode', length = 8, end = 'drop'"), "table.t.window.end", "'drop' is for kind"),
+    (windowed("kind = 'sequence', length = 0"), "table.t.window.length", "0 is not between 1 and 4095"),
+    (windowed("kind = 'sequence', length = 4096"), "table.t.window.length", "4096 is not between 1 and 4095"),
+    (windowed("kind = 'sequence', length = 2.0"), "table.t.window.length", "2.0 is not a whole number"),
+    (
+        windowed("kind = 'sequence', length = 4095, stack = 2"),
+        "table.t.window.stack",
+        "2 and length = 4095 make a window",
+    ),
+    (windowed("kind = 'sequence', length = 8, stride = 0"), "table.t.window.stride", "0 is not between 1"),
+    (windowed("kind = 'sequence', length = 8, stride = true"), "table.t.window.stride", "True is not a whole number"),
+    (windowed("kind = 'sequence', length = 8, start = -1"), "table.t.window.start", "-1 is not between 0"),
+    (windowed("kind = 'sequence', length = 8, burn_in = 8"), "table.t.window.burn_in", "8 leaves none of the 8 steps"),
+    (windowed("kind = 'sequence', length = 8, burn_in = -1"), "table.t.window.burn_in", "-1 is not between 0"),
+    (windowed("kind = 'sequence', length = 8, n = 9"), "table.t.window.n", "9 is above the length of 8 steps"),
+    (windowed("kind = 'sequence', length = 8, n = 0"), "table.t.window.n", "0 is not between 1"),
+    (windowed("kind = 'sequence', length = 8, gamma = -1"), "table.t.window.gamma", "-1 is not between 0 and 1"),
+    (windowed("kind = 'sequence', length = 8, pad = 'both'"), "table.t.window.pad", "'both' is not one of tail, head"),
+    (windowed("kind = 'sequence', length = 8, end = 1"), "table.t.window.end", "1 is not one of pad, drop, shift"),
+    (windowed("kind = 'sequence', length = 8, overlap = 4"), "table.t.window.overlap", "at a key that is not known"),
+    (windowed("columns = 'obs'"), "table.t.window.columns", "'obs' is not a list of column names"),
+    (windowed("columns = [1]"), "table.t.window.columns", "[1] is not a list of column names"),
+    (windowed("columns = []"), "table.t.window.columns", "[] names no column"),
+    (windowed("columns = ['obs', 'obs']"), "table.t.window.columns", "names a column twice"),
+    (
+        windowed("columns = ['obs', 'depth']"),
+        "table.t.window.columns",
+        "'depth' is none that rows can show; those are: obs, action",
+    ),
+    (
+        windowed("columns = ['reward']"),
+        "table.t.window.columns",
+        "'reward' is none that rows can show; those are: obs, action",
+    ),
+    (windowed("kind = 'sequence', length = 8, columns = ['next_obs']"), "table.t.window.columns", "'next_obs' is none"),
     (simple(table="colour = 3"), "table.t.colour", "stands at a key that is not known"),
     (simple(observation='{dtype = "str"}'), "store.s.observation.obs.dtype", "'str' is not a number"),
     (simple(observation='{dtype = "object"}'), "store.s.observation.obs.dtype", "'object' is not a number"),
@@ -99,7 +152,16 @@ def test_a_missing_file_is_named():
         Spec.from_toml("nowhere.toml")
 
 
-@pytest.mark.parametrize("toml", [PONG, simple(), simple(stack=4, n=2, store="steps = 5000\nstreams = 3")])
+@pytest.mark.parametrize(
+    "toml",
+    [
+        PONG,
+        simple(),
+        simple(stack=4, n=2, store="steps = 5000\nstreams = 3"),
+        windowed("kind = 'sequence', length = 80, stride = 40, burn_in = 40, columns = ['obs', 'reward']"),
+        windowed("kind = 'episode', length = 8, pad = 'head', stack = 2"),
+    ],
+)
 def test_the_json_is_canonical_and_comes_back_whole(toml):
     spec = Spec.from_toml(toml)
     text = spec.to_json()
@@ -165,6 +227,33 @@ def test_defaults_of_sizes_stay_in_proportion():
     assert resolved.in_flight == 64
     assert resolved.streams == 100_000 // 8 // tail
     assert resolved.steps == 100_000 + 12_500 + resolved.streams * tail + 12_500
+
+
+@pytest.mark.parametrize(
+    ("window", "held"),
+    [
+        ("kind = 'sequence', length = 80, stride = 40", 1000 * 40),
+        ("kind = 'sequence', length = 80", 1000 * 80),
+        ("kind = 'sequence', length = 8, stride = 100, stack = 4", 1000 * 12),
+        ("kind = 'episode', length = 500", 1000 * 500),
+        ("n = 5", 1000),
+    ],
+)
+def test_a_store_keeps_the_steps_that_strided_windows_hold(window, held):
+    spec = resolve(Spec.from_toml(windowed(window)))
+    store, steps = spec.stores["s"], spec.tables["t"].window.steps
+    pinned = min(8192 * steps, max(held // 8, 1024))
+    assert store.steps == held + held // 8 + store.streams * (steps - 1 + 64) + pinned
+    alone = replace(spec.tables["t"], remover="uniform")
+    assert held_steps(alone) == 1000 * steps
+
+
+def test_what_a_sequence_has_without_being_told():
+    window = Window(kind="sequence", length=80)
+    assert (window.stride, window.advance, window.reach, window.steps) == (80, 80, 80, 81)
+    assert Window(kind="sequence", length=80, stride=80) == window
+    assert Window(kind="episode", length=80).advance == 80
+    assert (Window(n=3, stack=4).advance, Window(n=3, stack=4).reach) == (1, 3)
 
 
 def test_too_much_memory_is_refused_with_the_arithmetic():
