@@ -3,7 +3,7 @@
  * looked through, then, when the file has proved whole, to be taken. Today's configuration holds: smaller tables keep the newest
  * items, and what today's engine has no place for is counted. An engine whose restore failed is of no use: destroy it.
  *
- * A restore belongs to the start: unlike the engine it allocates, four bytes for each step and a few for each slot of the file.
+ * A restore belongs to the start: unlike the engine it allocates, 8 bytes for each step and 26 for each slot of the file.
  */
 #ifndef NR_ENGINE_RESTORE_H
 #define NR_ENGINE_RESTORE_H
