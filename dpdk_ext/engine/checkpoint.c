@@ -138,8 +138,11 @@ static void cut_table(struct quantum *quantum, uint32_t index)
 static int cut(struct quantum *quantum, uint64_t now)
 {
     struct nr_engine *engine = quantum->engine;
-    struct nr_saved_begin begin = {
-        .now = now, .start_version = engine->start_version, .stores = engine->store_count, .tables = engine->table_count, .sets = engine->set_count};
+    struct nr_saved_begin begin = {.now = now,
+                                   .start_version = engine->start_version,
+                                   .stores = engine->store_count,
+                                   .tables = engine->table_count,
+                                   .sets = engine->set_count};
 
     if (!empty(quantum->pieces))
         return NR_PENDING;

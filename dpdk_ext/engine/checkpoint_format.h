@@ -81,7 +81,8 @@ struct nr_saved_table {
     uint64_t first_offset;        /* added to the first generation of slots that were never used */
     uint64_t inserted, committed, forfeited; /* as in struct nr_limiter */
     uint64_t inserted_before, resets, draws, updated, stale, refused, saturated; /* as in struct nr_table; */
-    uint64_t evicted_capacity, evicted_steps, evicted_deleted, evicted_reset, evicted_sampled, evicted_age, evicted_version, dropped;
+    uint64_t evicted_capacity, evicted_steps, evicted_deleted, evicted_reset, evicted_sampled, evicted_age, evicted_version,
+        dropped;
     uint64_t pass; /* that a selector which goes over the table in passes is in; else 0 */
 };
 

@@ -260,7 +260,8 @@ static int scan_item(struct nr_restore *restore, const struct nr_saved_item *sav
         EXPECT(store->uses[number] < UINT32_MAX, "a step of too many items");
         store->uses[number]++;
     }
-    EXPECT(saved->born >= table->newest && saved->born <= INT64_MAX && saved->reserved == 0, "an item older than the one before it");
+    EXPECT(saved->born >= table->newest && saved->born <= INT64_MAX && saved->reserved == 0,
+           "an item older than the one before it");
     table->newest = saved->born;
     table->items++;
     restore->counted.items++;
@@ -566,7 +567,8 @@ static int scan_record(struct nr_restore *restore, uint32_t kind, const union sa
     case NR_SAVED_TABLE:
         return scan_table(restore, &saved->table);
     case NR_SAVED_SET:
-        EXPECT(saved->set.counter <= UINT32_MAX && saved->set.set < restore->begin.sets && restore->described + restore->begin.sets == all + saved->set.set,
+        EXPECT(saved->set.counter <= UINT32_MAX && saved->set.set < restore->begin.sets &&
+                   restore->described + restore->begin.sets == all + saved->set.set,
                "set %u out of turn", saved->set.set);
         restore->sets[saved->set.set] = saved->set;
         restore->described++;
