@@ -50,12 +50,15 @@ test-c-asan: setup build/asan/build.ninja
 	@UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    $(BIN)/meson test -C build/asan --no-rebuild --print-errorlogs --timeout-multiplier 5 $(TESTS)
 
+build/dpdk/build.ninja: | setup
+	@$(BIN)/meson setup build/dpdk -Dpython=disabled -Ddpdk=enabled -Dtests=true >/dev/null || \
+	    { cat build/dpdk/meson-logs/meson-log.txt; exit 1; }
+
 .PHONY: test-c-dpdk
 test-c-dpdk: setup ## the tests of DPDK ports, where libdpdk is found
 	@if ! pkg-config --exists 'libdpdk >= 22.11'; then echo "no libdpdk: the tests of DPDK ports are left out"; exit 0; fi; \
 	echo "DPDK ports"; \
-	[ -f build/dpdk/build.ninja ] || $(BIN)/meson setup build/dpdk -Dpython=disabled -Ddpdk=enabled -Dtests=true >/dev/null || \
-	    { cat build/dpdk/meson-logs/meson-log.txt; exit 1; }; \
+	$(MAKE) build/dpdk/build.ninja && \
 	$(call ninja,build/dpdk) && $(BIN)/meson test -C build/dpdk --no-rebuild --print-errorlogs --suite dpdk
 
 .PHONY: test-py

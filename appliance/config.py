@@ -41,6 +41,8 @@ class PortConfig:
     """bytes of an IP packet"""
     descriptors: int = 0
     """of each queue; 0: as many as the credits of clients can fill"""
+    filter: bool = True
+    """net_af_xdp only: leaves to the kernel what is not for this port"""
 
     @property
     def addresses(self) -> list[Address]:
@@ -51,6 +53,21 @@ class PortConfig:
     def physical(self) -> bool:
         """Whether it is a PCI device."""
         return _PCI.fullmatch(self.device) is not None
+
+    def argument(self, name: str) -> str | None:
+        """An argument of a virtual device, `name=...`."""
+        given = (word.partition("=") for word in self.device.split(",")[1:])
+        return next((value for key, _, value in given if key == name), None)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it gets an XDP program of ours."""
+        return self.filter and self.is_af_xdp and self.argument("xdp_prog") is None
+
+    @property
+    def is_af_xdp(self) -> bool:
+        """Whether its driver is net_af_xdp."""
+        return self.device.startswith("net_af_xdp")
 
 
 @dataclass(frozen=True)
@@ -204,6 +221,15 @@ def _address(path: str, value: Any, version: int) -> str:
     return str(found)
 
 
+def _filter(path: str, value: Any, device: str) -> None:
+    if not isinstance(value, bool):
+        raise refuse(path, value, "is not true or false")
+    if not device.startswith("net_af_xdp"):
+        raise refuse(path, value, f"is of net_af_xdp only, and the device is {device!r}")
+    if value and ",xdp_prog=" in device:
+        raise refuse(path, value, f"would replace the program that the device names: {device!r}")
+
+
 def parse_ports(value: Any) -> tuple[PortConfig, ...]:
     """The [port.NAME] parts; SpecError names key and value."""
     ports = []
@@ -226,6 +252,8 @@ def parse_ports(value: Any) -> tuple[PortConfig, ...]:
         for key, low, high in (("port", 1, 65_535), ("mtu", LEAST_MTU, MOST_MTU), ("descriptors", 0, 32_768)):
             if key in entries:
                 _whole(f"{path}.{key}", entries[key], low, high)
+        if "filter" in entries:
+            _filter(f"{path}.filter", entries["filter"], device)
         ports.append(PortConfig(name=name, **entries))
     return tuple(ports)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from netreplay.appliance.config import PortConfig, ServerConfig
@@ -40,14 +42,16 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
 )
 
 
-def arguments(config: ServerConfig) -> list[str]:
-    """The command line that EAL gets, the program's name first."""
+def arguments(config: ServerConfig, programs: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """The command line that EAL gets, the program's name first. `programs`: as Filters has them, by the port's name."""
     core = config.core if config.core is not None else max(os.sched_getaffinity(0))
     words = ["netreplay", "-l", str(core), "--file-prefix", f"netreplay-{os.getpid()}", "--no-telemetry"]
     words += ["-m", str(config.eal.memory >> 20), "--in-memory" if config.eal.hugepages else "--no-huge"]
     physical = [port.device for port in config.ports if port.physical]
     words += [word for device in physical for word in ("-a", device)] if physical else ["--no-pci"]
-    words += [word for port in config.ports if not port.physical for word in ("--vdev", port.device)]
+    for port in config.ports:
+        if not port.physical:
+            words += ["--vdev", port.device + (f",xdp_prog={programs[port.name]}" if port.name in programs else "")]
     return [*words, *config.eal.arguments]
 
 
@@ -95,14 +99,14 @@ def why_missing(port: PortConfig, said: str) -> str:
     return f"DPDK does not make it: {lines[0] if lines else 'it gave no reason'}"
 
 
-def start(config: ServerConfig) -> tuple[Any, str]:
+def start(config: ServerConfig, programs: Mapping[str, str]) -> tuple[Any, str]:
     """Starts EAL for the config's ports: the loaded `_dpdk`, and what EAL said. EalError, DpdkMissingError."""
     dpdk = load()
     ffi, lib = dpdk.ffi, dpdk.lib
     folder = ffi.string(lib.nr_eal_driver_folder()).decode()
     if folder and not os.path.isdir(folder):  # noqa: PTH112
         raise DpdkMissingError(f"DPDK's drivers are not at {folder}: apt-get install dpdk (or librte-net-*)")
-    words = [ffi.new("char[]", word.encode()) for word in arguments(config)]
+    words = [ffi.new("char[]", word.encode()) for word in arguments(config, programs)]
     text = ffi.new("char[]", lib.NR_EAL_TEXT)
     status = lib.nr_eal_start(len(words), ffi.new("const char *[]", words), text)
     if status != 0:

@@ -60,6 +60,8 @@ def open_port(
         said = dpdk.ffi.string(text).decode(errors="replace") or os.strerror(-error[0])
         if error[0] == -errno.ENODEV:
             said = why_missing(port, eal_said)
+        elif (given := port.argument("xdp_prog")) is not None:
+            said += f"; or the kernel refuses the program {given}"
         refused = PortError(f"port.{port.name}: {port.device}: {said}")
         refused.errno = -error[0]
         raise refused

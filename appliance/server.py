@@ -17,6 +17,7 @@ from netreplay._engine import Plan, create, plan
 from netreplay.address import Address
 from netreplay.appliance.config import ServerConfig
 from netreplay.appliance.eal import start
+from netreplay.appliance.filters import Filters
 from netreplay.appliance.port import PortInfo, open_port, slab_of
 from netreplay.clients.replay import TableInfo
 from netreplay.errors import (
@@ -169,12 +170,13 @@ class Server:
                 io, address = _listen(wanted, config)
                 ios.append(io)
                 self.addresses.append(address)
-            started = start(config) if config.ports else (None, "")
-            for port in config.ports:
-                io, info = open_port(started, port, config, slab_of(engine))
-                ios.append(io)
-                self.addresses += port.addresses
-                self.ports[port.name] = info
+            with Filters(config.ports) as filters:
+                started = start(config, filters.programs) if config.ports else (None, "")
+                for port in config.ports:
+                    io, info = open_port(started, port, config, slab_of(engine))
+                    ios.append(io)
+                    self.addresses += port.addresses
+                    self.ports[port.name] = info
         except BaseException:
             for io in ios:
                 lib.nr_io_close(io)

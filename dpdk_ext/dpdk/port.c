@@ -824,7 +824,11 @@ static struct rte_mempool *make_pool(struct port *port, const char *what, uint32
     return pool;
 }
 
-/* Mbufs of a pool: those in the device's queue, two bursts on the way, and what idles in the caches (half as much again). */
+/*
+ * Mbufs of a pool: those in the device's queue, two bursts on the way, and what idles in the caches (half as much again). Enough for
+ * sending where each mbuf takes a descriptor, as on NICs. Where one descriptor holds a frame of several mbufs (net_ring), a full queue
+ * of frames with copied segments between references would take up to three times as many: then the pool is the limit, not the queue.
+ */
 static uint32_t pool_size(uint32_t descriptors)
 {
     return descriptors + 2 * BURST + 2 * CACHE;

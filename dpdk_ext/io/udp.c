@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "address.h"
+#include "common.h"
 
 /* Bytes of UDP header, and of IP header without options. */
 #define UDP_HEADER 8
@@ -470,10 +471,8 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
         some = count - first > NR_UDP_BURST ? NR_UDP_BURST : count - first;
         prepare_send(udp, tx + first, some);
         send_prepared(udp, &udp->tx);
-        for (uint32_t i = first; i < first + some; i++) {
-            for (uint32_t s = 0; s < tx[i].segments; s++)
-                io->sent(io->sent_context, tx[i].segment[s].token);
-        }
+        for (uint32_t i = first; i < first + some; i++)
+            nr_io_give_back(io, &tx[i]);
     }
     return count;
 }
@@ -549,12 +548,6 @@ static const struct nr_packet_io_ops udp_ops = {
     .close = close_io,
 };
 
-static void sent_to_nobody(void *context, uint64_t token)
-{
-    (void)context;
-    (void)token;
-}
-
 static void prepare_buffers(struct udp *udp)
 {
     for (int i = 0; i < RX_MESSAGES; i++) {
@@ -588,7 +581,7 @@ static struct nr_packet_io *open_io(const struct nr_udp_config *config, bool con
 {
     union nr_address address;
     struct udp *udp;
-    uint32_t wanted = config->socket_buffer != 0 ? config->socket_buffer : NR_UDP_SOCKET_BUFFER;
+    uint32_t wanted = nr_or_default(config->socket_buffer, NR_UDP_SOCKET_BUFFER);
 
     *error = 0;
     if (connected && config->port == 0) {
@@ -602,8 +595,7 @@ static struct nr_packet_io *open_io(const struct nr_udp_config *config, bool con
     }
     memset(udp, 0, offsetof(struct udp, rx_buffer));
     udp->io.ops = &udp_ops;
-    udp->io.sent = config->sent != NULL ? config->sent : sent_to_nobody;
-    udp->io.sent_context = config->sent_context;
+    nr_io_set_sent(&udp->io, config->sent, config->sent_context);
     udp->connected = connected;
     udp->rx_flags = config->checksum_unverified ? 0 : NR_RX_CHECKSUM_VERIFIED;
     udp->clamp = config->max_payload != 0 && config->max_payload < NR_MAX_DATAGRAM ? config->max_payload : NR_MAX_DATAGRAM;

@@ -31,6 +31,7 @@ struct nr_vhost_info {
     uint32_t limit;            /* as configured */
     uint64_t connected;        /* devices that became ready */
     uint64_t refused_full;     /* told that there are too many */
+    uint64_t starved;          /* times that somebody was not let in for want of descriptors or kernel memory */
     uint64_t refused_protocol; /* a broken hello, vhost-user message, memory table or ring at set-up, or too slow with it */
     uint64_t misbehaved;       /* devices taken away as their rings broke the rules */
     uint64_t faults;           /* pages of shared memory that had gone when they were touched */

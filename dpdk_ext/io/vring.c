@@ -10,11 +10,10 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common.h"
 #include "link.h"
 #include "vhost_user.h"
 
@@ -154,24 +153,6 @@ static uint16_t used_count(const struct ring *ring)
 
 /* ---- Connection ---- */
 
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Zero: never. */
-static void set_timer(struct front *front, uint64_t at)
-{
-    const struct itimerspec when = {
-        .it_value = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)},
-    };
-
-    timerfd_settime(front->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
 static void unreachable(struct front *front, int error)
 {
     front->io.counters.unreachable++;
@@ -184,7 +165,7 @@ static void hang_up(struct front *front)
     close(front->socket_fd); /* and leaves the epoll set with it */
     front->socket_fd = -1;
     front->state = NR_VRING_DOWN;
-    set_timer(front, front->next_dial);
+    nr_timer_set(front->timer_fd, front->next_dial);
 }
 
 /* Its end closes when it has let go of the memory, and not before may another back end have it. */
@@ -194,7 +175,7 @@ static void refuse(struct front *front, int error)
     unreachable(front, error);
     shutdown(front->socket_fd, SHUT_WR);
     front->state = NR_VRING_CLOSING;
-    set_timer(front, 0);
+    nr_timer_set(front->timer_fd, 0);
 }
 
 /* The socket's buffer takes all messages of a start; one that does not fit is a failure. */
@@ -260,8 +241,8 @@ static void ask(struct front *front)
 {
     front->answer_length = 0;
     front->state = NR_VRING_ASKED;
-    front->deadline = clock_ns() + ANSWER_NS;
-    set_timer(front, front->deadline);
+    front->deadline = nr_clock_ns() + ANSWER_NS;
+    nr_timer_set(front->timer_fd, front->deadline);
     if (!send_message(front, NR_VHOST_SET_OWNER, NULL, 0, -1) || !send_message(front, NR_VHOST_GET_FEATURES, NULL, 0, -1))
         hang_up(front); /* it has no memory yet */
 }
@@ -284,23 +265,21 @@ static int dial_path(struct front *front)
 
 static void dial(struct front *front)
 {
-    struct epoll_event event = {.events = EPOLLIN};
-    uint64_t now = clock_ns();
+    uint64_t now = nr_clock_ns();
 
     if (now < front->next_dial)
         return;
     front->next_dial = now + REDIAL_NS;
     int fd = front->dial != NULL ? front->dial(front->dial_context) : dial_path(front);
-    if (fd >= 0 && epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        int error = -errno;
-
+    int error = fd >= 0 ? nr_epoll_add(front->epoll_fd, fd, EPOLLIN, 0) : 0;
+    if (error != 0) {
         close(fd);
         fd = error;
     }
     if (fd < 0) {
         if (fd != -EAGAIN)
             unreachable(front, fd);
-        set_timer(front, front->next_dial);
+        nr_timer_set(front->timer_fd, front->next_dial);
         return;
     }
     front->socket_fd = fd;
@@ -311,7 +290,7 @@ static void dial(struct front *front)
     front->answer_length = 0;
     front->state = NR_VRING_GREETED;
     front->deadline = now + ANSWER_NS;
-    set_timer(front, front->deadline);
+    nr_timer_set(front->timer_fd, front->deadline);
     /* A server that is full answers and closes before it hears; an end of the connection shows when the answer is looked for. */
     (void)!send(fd, &front->hello, sizeof(front->hello), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -323,7 +302,7 @@ static bool gather_answer(struct front *front, uint32_t whole)
     ssize_t length = recv(front->socket_fd, into + front->answer_length, whole - front->answer_length, MSG_DONTWAIT);
 
     if (length < 0 && (errno == EAGAIN || errno == EINTR)) {
-        if (clock_ns() >= front->deadline) {
+        if (nr_clock_ns() >= front->deadline) {
             unreachable(front, -ETIMEDOUT);
             hang_up(front);
         }
@@ -356,7 +335,7 @@ static void take_answer(struct front *front)
         front->limit = answer->limit;
     if (status != 0) {
         if (status == -EUSERS)
-            front->next_dial = clock_ns() + REDIAL_FULL_NS;
+            front->next_dial = nr_clock_ns() + REDIAL_FULL_NS;
         else
             front->refused++;
         unreachable(front, status);
@@ -384,7 +363,7 @@ static void take_reply(struct front *front)
         refuse(front, -EPROTO);
         return;
     }
-    set_timer(front, 0);
+    nr_timer_set(front->timer_fd, 0);
     front->connections++;
     front->state = NR_VRING_READY;
 }
@@ -536,15 +515,6 @@ static void reclaim(struct front *front)
     }
 }
 
-static uint32_t payload_length(const struct nr_tx *tx)
-{
-    uint32_t length = tx->length;
-
-    for (uint32_t s = 0; s < tx->segments; s++)
-        length += tx->segment[s].length;
-    return length;
-}
-
 /* Where the next frame of so many bytes goes, or NULL when the ring is full. Frames do not wrap. */
 static uint8_t *place_frame(struct front *front, uint32_t bytes)
 {
@@ -570,19 +540,7 @@ static uint8_t *place_frame(struct front *front, uint32_t bytes)
 static void write_frame(const struct front *front, uint8_t *at, const struct nr_tx *tx, uint32_t payload)
 {
     nr_link_write(&front->link, at, payload, 0);
-    at += PREFIX;
-    memcpy(at, tx->data, tx->length);
-    at += tx->length;
-    for (uint32_t s = 0; s < tx->segments; s++) {
-        memcpy(at, tx->segment[s].base, tx->segment[s].length);
-        at += tx->segment[s].length;
-    }
-}
-
-static void drop_segments(const struct front *front, const struct nr_tx *tx)
-{
-    for (uint32_t s = 0; s < tx->segments; s++)
-        front->io.sent(front->io.sent_context, tx->segment[s].token);
+    nr_tx_copy(tx, at + PREFIX);
 }
 
 static uint32_t max_payload(struct nr_packet_io *io)
@@ -601,7 +559,7 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
     /* No look here: a new back end would write over payloads that were received and are still valid. */
     if (front->state != NR_VRING_READY) {
         for (uint32_t i = 0; i < count; i++)
-            drop_segments(front, &tx[i]);
+            nr_io_give_back(&front->io, &tx[i]);
         counters->send_dropped += count;
         counters->unreachable += count;
         counters->last_send_error = counters->last_unreachable = -ECONNREFUSED;
@@ -609,7 +567,7 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
     }
     reclaim(front);
     for (done = 0; done < count; done++) {
-        uint32_t payload = payload_length(&tx[done]);
+        uint32_t payload = nr_tx_length(&tx[done]);
 
         if (payload > max_payload(io)) {
             counters->send_dropped++;
@@ -623,7 +581,7 @@ static uint32_t send_burst(struct nr_packet_io *io, const struct nr_tx *tx, uint
             counters->sent++;
             counters->sent_bytes += payload;
         }
-        drop_segments(front, &tx[done]);
+        nr_io_give_back(&front->io, &tx[done]);
     }
     if (done != 0)
         publish(&front->tx);
@@ -659,24 +617,18 @@ static uint32_t receive_capacity(struct nr_packet_io *io)
     return (front->rx.mask + 1u) / ((PREFIX + front->clamp + (1u << front->slot_shift) - 1) >> front->slot_shift);
 }
 
-static void close_fd(int fd)
-{
-    if (fd >= 0)
-        close(fd);
-}
-
 static void close_io(struct nr_packet_io *io)
 {
     struct front *front = (struct front *)io;
 
-    close_fd(front->socket_fd);
-    close_fd(front->epoll_fd);
-    close_fd(front->timer_fd);
-    close_fd(front->memory_fd);
-    close_fd(front->rx.kick_fd);
-    close_fd(front->rx.call_fd);
-    close_fd(front->tx.kick_fd);
-    close_fd(front->tx.call_fd);
+    nr_close_fd(&front->socket_fd);
+    nr_close_fd(&front->epoll_fd);
+    nr_close_fd(&front->timer_fd);
+    nr_close_fd(&front->memory_fd);
+    nr_close_fd(&front->rx.kick_fd);
+    nr_close_fd(&front->rx.call_fd);
+    nr_close_fd(&front->tx.kick_fd);
+    nr_close_fd(&front->tx.call_fd);
     if (front->memory != NULL)
         munmap(front->memory, front->mapping_bytes);
     free(front->tx_span);
@@ -695,12 +647,6 @@ static const struct nr_packet_io_ops vring_ops = {
 };
 
 /* ---- Opening ---- */
-
-static void sent_to_nobody(void *context, uint64_t token)
-{
-    (void)context;
-    (void)token;
-}
 
 /* Reserves `bytes` of the file behind *end, on cache lines of their own (two: the processor fetches pairs). */
 static size_t lay_out(size_t *end, size_t bytes)
@@ -785,20 +731,13 @@ static int prepare_ends(struct front *front, const struct nr_vring_config *confi
 /* The descriptor to sleep on, with what never leaves it. */
 static int prepare_sleep(struct front *front)
 {
-    struct epoll_event call = {.events = EPOLLIN | EPOLLET}, timer = {.events = EPOLLIN};
+    int error = nr_epoll_open(&front->epoll_fd, &front->timer_fd, 0);
 
-    front->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    front->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (front->epoll_fd < 0 || front->timer_fd < 0 || epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->rx.call_fd, &call) != 0 ||
-        epoll_ctl(front->epoll_fd, EPOLL_CTL_ADD, front->timer_fd, &timer) != 0)
-        return -errno;
-    set_timer(front, 1); /* long past: dial */
-    return 0;
-}
-
-static uint32_t or_default(uint32_t value, uint32_t otherwise)
-{
-    return value != 0 ? value : otherwise;
+    if (error == 0)
+        error = nr_epoll_add(front->epoll_fd, front->rx.call_fd, EPOLLIN | EPOLLET, 0);
+    if (error == 0)
+        nr_timer_set(front->timer_fd, 1); /* long past: dial */
+    return error;
 }
 
 static bool power_of_two(uint32_t value, uint32_t least, uint32_t most)
@@ -808,10 +747,10 @@ static bool power_of_two(uint32_t value, uint32_t least, uint32_t most)
 
 struct nr_packet_io *nr_vring_open(const struct nr_vring_config *config, int *error)
 {
-    const uint32_t descriptors = or_default(config->descriptors, NR_VRING_DESCRIPTORS);
-    const uint32_t slot = or_default(config->slot, NR_VRING_SLOT);
-    const uint32_t clamp = or_default(config->max_payload, NR_MAX_DATAGRAM);
-    const uint32_t tx_bytes = or_default(config->tx_bytes, NR_VRING_TX_BYTES) & ~63u;
+    const uint32_t descriptors = nr_or_default(config->descriptors, NR_VRING_DESCRIPTORS);
+    const uint32_t slot = nr_or_default(config->slot, NR_VRING_SLOT);
+    const uint32_t clamp = nr_or_default(config->max_payload, NR_MAX_DATAGRAM);
+    const uint32_t tx_bytes = nr_or_default(config->tx_bytes, NR_VRING_TX_BYTES) & ~63u;
     const size_t frame = PREFIX + NR_MAX_DATAGRAM;
     struct front *front;
 
@@ -827,8 +766,7 @@ struct nr_packet_io *nr_vring_open(const struct nr_vring_config *config, int *er
     }
     memset(front, 0, sizeof(*front));
     front->io.ops = &vring_ops;
-    front->io.sent = config->sent != NULL ? config->sent : sent_to_nobody;
-    front->io.sent_context = config->sent_context;
+    nr_io_set_sent(&front->io, config->sent, config->sent_context);
     front->socket_fd = front->epoll_fd = front->timer_fd = front->memory_fd = -1;
     front->rx.kick_fd = front->rx.call_fd = front->tx.kick_fd = front->tx.call_fd = -1;
     front->dial = config->dial;

@@ -54,7 +54,7 @@ struct nr_simulator {
     struct nr_outbox outbox;
     uint64_t events;
     struct loan *late[LATENESS]; /* to be given back at the event whose number has this remainder */
-    uint8_t arrived[NR_MAX_DATAGRAM]; /* the datagram that is being received */
+    uint8_t arrived[NR_MAX_DATAGRAM + 7]; /* the datagram that is being received, at every address modulo 8 in turn */
     uint8_t sent[NR_MAX_DATAGRAM];    /* the one that is being sent, perhaps meanwhile */
     struct nr_simulator_counters counters;
 };
@@ -293,7 +293,7 @@ struct nr_simulator *nr_simulator_create(uint64_t seed, const struct nr_simulato
     simulator->link = *link;
     struct nr_outbox *outbox = &simulator->outbox;
     outbox->capacity = OUTBOX_CAPACITY;
-    outbox->stride = 9216;
+    outbox->stride = 9217; /* odd, so that they are written at every address modulo 8 */
     outbox->tx = calloc(outbox->capacity, sizeof(*outbox->tx));
     outbox->arena = malloc((size_t)outbox->capacity * outbox->stride);
     outbox->flush = flush;
@@ -431,10 +431,11 @@ void nr_simulator_kill_client(struct nr_simulator *simulator, uint32_t number)
 
 static void deliver(struct nr_simulator *simulator, struct flight *flight)
 {
-    struct nr_rx rx = {.data = simulator->arrived, .length = flight->length};
-    read_flight(flight, simulator->arrived);
+    uint8_t *arrived = simulator->arrived + simulator->events % 8;
+    struct nr_rx rx = {.data = arrived, .length = flight->length};
+    read_flight(flight, arrived);
     if (flight->flip / 8 < flight->length)
-        simulator->arrived[flight->flip / 8] ^= (uint8_t)(1u << flight->flip % 8);
+        arrived[flight->flip / 8] ^= (uint8_t)(1u << flight->flip % 8);
     if (flight->loan != NULL && --flight->loan->copies == 0)
         repay_later(simulator, flight->loan);
     flight->loan = NULL;

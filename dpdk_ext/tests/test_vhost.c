@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -573,6 +574,376 @@ static void raw_converse(struct raw *raw, int hurt, int twice)
 #undef SAY
 }
 
+/* Rings of a client that keeps to the rules, as far as the tests need: each descriptor once, buffers of 2 KB. */
+struct ring {
+    struct vring_desc *desc;
+    struct vring_avail *avail;
+    struct vring_used *used;
+    uint8_t *buffer; /* of descriptor 0 */
+};
+
+static struct ring raw_ring(const struct raw *raw, uint32_t index)
+{
+    uint8_t *at = raw->memory + index * 8192;
+
+    return (struct ring){.desc = (struct vring_desc *)at,
+                         .avail = (struct vring_avail *)(at + 2048),
+                         .used = (struct vring_used *)(at + 4096),
+                         .buffer = raw->memory + 65536 + index * RAW_SIZE * 2048};
+}
+
+static uint16_t raw_used(const struct raw *raw, uint32_t index)
+{
+    return __atomic_load_n(&raw_ring(raw, index).used->idx, __ATOMIC_ACQUIRE);
+}
+
+static void raw_offer(const struct raw *raw, uint32_t index, uint16_t entry, uint32_t length, uint16_t flags)
+{
+    struct ring ring = raw_ring(raw, index);
+
+    ring.desc[entry] =
+        (struct vring_desc){.addr = 4096 + (uint64_t)(ring.buffer - raw->memory) + entry * 2048u, .len = length, .flags = flags};
+    ring.avail->ring[entry] = entry;
+    __atomic_store_n(&ring.avail->idx, (uint16_t)(entry + 1), __ATOMIC_RELEASE);
+}
+
+/* Sends `bytes` in entry `entry`, as its answer says that frames are to look. */
+static void raw_say(const struct raw *raw, const struct nr_vhost_answer *answer, uint16_t entry, const char *bytes)
+{
+    uint8_t *at = raw_ring(raw, NR_VHOST_TX).buffer + entry * 2048u;
+    uint32_t length = (uint32_t)strlen(bytes);
+    struct nr_link link;
+
+    nr_link_prepare(&link, &answer->client, &answer->server);
+    nr_link_write(&link, at, length, 0);
+    memcpy(at + NR_LINK_PREFIX, bytes, length);
+    raw_offer(raw, NR_VHOST_TX, entry, NR_LINK_PREFIX + length, 0);
+}
+
+/* A client with this identity and its rings, all of its receive buffers offered. */
+static struct raw raw_join(struct nr_packet_io *server, uint64_t identity, struct nr_vhost_answer *answer)
+{
+    const uint64_t before = info_of(server).connected;
+    struct raw raw = raw_open(true);
+
+    random_state = identity;
+    raw_converse(&raw, -1, -1);
+    while (info_of(server).connected == before)
+        echo(server);
+    CHECK_EQUAL(recv(raw.socket, answer, sizeof(*answer), MSG_WAITALL), sizeof(*answer));
+    CHECK_EQUAL(answer->status, 0);
+    for (uint16_t i = 0; i < RAW_SIZE; i++)
+        raw_offer(&raw, NR_VHOST_RX, i, 2048, VRING_DESC_F_WRITE);
+    return raw;
+}
+
+static struct nr_peer hear_from(struct nr_packet_io *server, const char *bytes)
+{
+    struct nr_rx rx[BURST];
+    uint32_t count;
+
+    while ((count = nr_io_receive_burst(server, rx, BURST)) == 0)
+        ;
+    CHECK_EQUAL(count, 1);
+    CHECK_EQUAL(rx[0].length, strlen(bytes));
+    CHECK_EQUAL(memcmp(rx[0].data, bytes, rx[0].length), 0);
+    return rx[0].peer;
+}
+
+static void answer_to(struct nr_packet_io *server, const struct nr_peer *peer, const char *bytes)
+{
+    struct nr_tx tx = {.peer = *peer, .data = (const uint8_t *)bytes, .length = (uint16_t)strlen(bytes)};
+
+    CHECK_EQUAL(nr_io_send_burst(server, &tx, 1), 1);
+}
+
+static void expect_hung_up(const struct raw *raw)
+{
+    uint8_t bytes[256];
+    ssize_t length;
+
+    while ((length = recv(raw->socket, bytes, sizeof(bytes), 0)) > 0)
+        ;
+    CHECK_EQUAL(length, 0);
+}
+
+/* A client that lost its connection comes again before the server has noticed: what it had is let go of. */
+static void test_a_client_that_comes_again_replaces_itself(void)
+{
+    struct nr_packet_io *server = listen_at(8), *other = client_with(64, 2048);
+    struct nr_vhost_answer answer;
+    struct raw old, again;
+
+    connect_to(other, server);
+    while (info_of(server).clients != 1)
+        echo(server);
+    uint64_t memory = info_of(server).memory_bytes;
+    uint32_t before = open_descriptors();
+
+    old = raw_join(server, 7, &answer);
+    raw_say(&old, &answer, 0, "first");
+    struct nr_peer first = hear_from(server, "first");
+    again = raw_join(server, 7, &answer);
+    CHECK_EQUAL(info_of(server).clients, 2);
+    CHECK_EQUAL(info_of(server).memory_bytes, memory + RAW_BYTES);
+    expect_hung_up(&old);
+    raw_say(&old, &answer, 1, "from beyond");
+    raw_say(&again, &answer, 0, "second");
+    struct nr_peer second = hear_from(server, "second");
+    CHECK(memcmp(first.bytes + 4, second.bytes + 4, 16) == 0 && !nr_peer_equal(&first, &second));
+    answer_to(server, &first, "for the first");
+    CHECK_EQUAL(server->counters.unreachable, 1);
+    answer_to(server, &second, "for the second");
+    CHECK_EQUAL(raw_used(&old, NR_VHOST_RX), 0);
+    CHECK_EQUAL(raw_used(&again, NR_VHOST_RX), 1);
+    CHECK_EQUAL(memcmp(raw_ring(&again, NR_VHOST_RX).buffer + NR_LINK_PREFIX, "for the second", 14), 0);
+    round_trip(other, server, 3000, 1);
+    raw_close(&old);
+    raw_close(&again);
+    while (info_of(server).clients != 1)
+        echo(server);
+
+    /* The same when it had not come further than its hello. */
+    old = raw_open(true);
+    random_state = 9;
+    struct nr_vhost_hello hello = {.magic = NR_VHOST_MAGIC, .version = NR_VHOST_HELLO_VERSION};
+    for (uint32_t i = 0; i < 16; i++)
+        hello.identity[i] = (uint8_t)next_random();
+    raw_bytes(&old, &hello, sizeof(hello), -1);
+    while (recv(old.socket, &answer, sizeof(answer), MSG_DONTWAIT) < 0)
+        echo(server);
+    again = raw_join(server, 9, &answer);
+    expect_hung_up(&old);
+    CHECK_EQUAL(info_of(server).clients, 2);
+    raw_close(&old);
+    raw_close(&again);
+    while (info_of(server).clients != 1 || open_descriptors() != before)
+        echo(server);
+    CHECK_EQUAL(info_of(server).memory_bytes, memory);
+    CHECK_EQUAL(info_of(server).misbehaved + info_of(server).refused_protocol, 0);
+    nr_io_close(other);
+    nr_io_close(server);
+}
+
+/* ---- Memory that faults ---- */
+
+/* Where this process, being the server, has the client's memory. */
+static uint8_t *server_mapping(const struct raw *raw)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long start, inode;
+    uint8_t *found = NULL;
+    struct stat status;
+    char line[512];
+
+    CHECK(maps != NULL && fstat(raw->memory_fd, &status) == 0);
+    while (fgets(line, sizeof(line), maps) != NULL)
+        if (sscanf(line, "%lx-%*x %*s %*x %*x:%*x %lu", &start, &inode) == 2 && inode == status.st_ino &&
+            (uint8_t *)start != raw->memory) {
+            CHECK(found == NULL);
+            found = (uint8_t *)start; /* NOLINT: an address is what the line says */
+        }
+    fclose(maps);
+    CHECK(found != NULL);
+    return found;
+}
+
+/* From `from` on the server's mapping has no pages any more, and none can be had: what it meets when the host has none to give. */
+static void take_pages_away(const struct raw *raw, uint32_t from)
+{
+    int fd = memfd_create("gone", MFD_CLOEXEC);
+
+    CHECK(fd >= 0 && ftruncate(fd, RAW_BYTES) == 0);
+    CHECK(mmap(server_mapping(raw) + from, RAW_BYTES - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, from) !=
+          MAP_FAILED);
+    CHECK_EQUAL(ftruncate(fd, 0), 0);
+    close(fd);
+}
+
+enum touch { POLLING, COPYING_IN, COPYING_OUT, ARMING, TOUCHES };
+
+static void test_memory_that_faults_costs_its_client_only(void)
+{
+    struct nr_packet_io *server = listen_at(8), *other = client_with(64, 2048);
+
+    connect_to(other, server);
+    while (info_of(server).clients != 1)
+        echo(server);
+    uint64_t memory = info_of(server).memory_bytes;
+    for (enum touch touch = POLLING; touch < TOUCHES; touch++) {
+        struct nr_vhost_answer answer;
+        struct raw raw = raw_join(server, 11 + touch, &answer);
+        uint64_t faults = info_of(server).faults;
+
+        raw_say(&raw, &answer, 0, "before");
+        struct nr_peer peer = hear_from(server, "before");
+        switch (touch) {
+        case COPYING_IN: /* the rings stay */
+            raw_say(&raw, &answer, 1, "what nobody reads");
+            take_pages_away(&raw, 65536);
+            break;
+        case COPYING_OUT:
+            take_pages_away(&raw, 65536);
+            answer_to(server, &peer, "into nowhere");
+            break;
+        case ARMING:
+            take_pages_away(&raw, 0);
+            nr_io_arm(server);
+            nr_io_disarm(server);
+            break;
+        default:
+            take_pages_away(&raw, 0);
+        }
+        while (info_of(server).clients != 1)
+            echo(server);
+        CHECK(info_of(server).faults > faults);
+        CHECK_EQUAL(info_of(server).misbehaved, touch + 1);
+        CHECK_EQUAL(info_of(server).memory_bytes, memory);
+        expect_hung_up(&raw);
+        raw_close(&raw);
+        round_trip(other, server, 4000, touch);
+    }
+    CHECK_EQUAL(server->counters.receive_errors, 1); /* the frame of zeros that COPYING_IN found */
+    nr_io_close(other);
+    nr_io_close(server);
+}
+
+static void leave_with_42(int signal)
+{
+    (void)signal;
+    _exit(42);
+}
+
+static void leave_with_43(int signal, siginfo_t *info, void *context)
+{
+    (void)signal;
+    (void)context;
+    _exit(info->si_code == BUS_ADRERR ? 43 : 1);
+}
+
+/* What becomes of a process with this handler that listens, and then touches memory of its own that has gone. */
+static int fault_of_its_own(const struct sigaction *action)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        int fd = memfd_create("own", MFD_CLOEXEC);
+
+        CHECK_EQUAL(sigaction(SIGBUS, action, NULL), 0);
+        listen_at(2);
+        CHECK_EQUAL(ftruncate(fd, 4096), 0);
+        volatile uint8_t *own = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK_EQUAL(ftruncate(fd, 0), 0);
+        own[0] = 1;
+        _exit(0);
+    }
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    return status;
+}
+
+/* Must come before this process has listened: the handler is installed once. */
+static void test_other_faults_go_to_who_was_there_before(void)
+{
+    int status = fault_of_its_own(&(struct sigaction){.sa_handler = leave_with_42});
+
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+    status = fault_of_its_own(&(struct sigaction){.sa_sigaction = leave_with_43, .sa_flags = SA_SIGINFO});
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 43);
+    status = fault_of_its_own(&(struct sigaction){.sa_handler = SIG_DFL});
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    status = fault_of_its_own(&(struct sigaction){.sa_handler = SIG_IGN});
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
+/* ---- No descriptors left ---- */
+
+/* From now on `spare` more can be had. */
+static struct rlimit leave_descriptors(uint32_t spare)
+{
+    struct rlimit before, tight;
+    int fd[8], next;
+
+    CHECK_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (uint32_t i = 0; i < spare; i++)
+        CHECK((fd[i] = dup(STDERR_FILENO)) >= 0);
+    CHECK((next = dup(STDERR_FILENO)) >= 0); /* the first that cannot: all below are taken */
+    close(next);
+    for (uint32_t i = 0; i < spare; i++)
+        close(fd[i]);
+    tight = before;
+    tight.rlim_cur = (rlim_t)next;
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    return before;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void test_without_descriptors_the_others_are_served_and_nobody_spins(void)
+{
+    enum { PAUSES = 3 };
+    struct nr_packet_io *server = listen_at(8), *other = client_with(64, 2048);
+    int error;
+    struct nr_waiter *waiter = nr_waiter_open(&server, 1, &error);
+
+    connect_to(other, server);
+    while (info_of(server).clients != 1)
+        echo(server);
+    CHECK_EQUAL(info_of(server).starved, 0);
+    struct raw raw = raw_open(true); /* stands before the door */
+    struct rlimit before = leave_descriptors(0);
+    while (info_of(server).starved == 0)
+        round_trip(other, server, 100, 1);
+
+    uint64_t starved = info_of(server).starved, start = now_ns();
+    uint32_t waits = 0;
+    while (info_of(server).starved < starved + PAUSES) {
+        nr_waiter_wait(waiter, NR_WAIT_FOREVER);
+        echo(server);
+        waits++;
+    }
+    CHECK(waits <= 4 * PAUSES); /* each time one wake-up by the timer and one by who stands before the door */
+    CHECK(now_ns() - start >= (PAUSES - 1) * 100000000u);
+    start = now_ns();
+    starved = info_of(server).starved;
+    while (now_ns() - start < 100000000u) /* nor when it is polled */
+        round_trip(other, server, 5000, 2);
+    CHECK(info_of(server).starved <= starved + 1 + (now_ns() - start) / 100000000u);
+
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    raw_converse(&raw, -1, -1);
+    while (info_of(server).clients != 2) {
+        nr_waiter_wait(waiter, NR_WAIT_FOREVER);
+        echo(server);
+    }
+    raw_close(&raw);
+    while (info_of(server).clients != 1)
+        echo(server);
+    CHECK_EQUAL(info_of(server).refused_protocol + info_of(server).misbehaved, 0);
+
+    /* Its connection gets the last descriptor, its memory none. It has to come again. */
+    raw = raw_open(true);
+    before = leave_descriptors(1);
+    raw_converse(&raw, -1, -1);
+    while (info_of(server).refused_protocol == 0)
+        round_trip(other, server, 100, 3);
+    CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    raw_close(&raw);
+    struct nr_vhost_answer answer;
+    raw = raw_join(server, 21, &answer);
+    CHECK_EQUAL(info_of(server).clients, 2);
+    raw_close(&raw);
+    nr_waiter_close(waiter);
+    nr_io_close(other);
+    nr_io_close(server);
+}
+
 static void test_only_memory_that_stays_is_taken(void)
 {
     struct nr_packet_io *server = listen_at(2);
@@ -662,14 +1033,6 @@ static void scribble(uint64_t seed)
         }
         raw_close(&raw);
     }
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void test_scribbling_hurts_nobody_else(void)
@@ -779,6 +1142,7 @@ int main(void)
 {
     CHECK(mkdtemp(folder) != NULL);
     snprintf(path, sizeof(path), "%s/socket", folder);
+    test_other_faults_go_to_who_was_there_before();
     test_socket_paths();
     test_every_length_comes_back();
     test_frames_may_end_where_the_memory_ends();
@@ -789,7 +1153,10 @@ int main(void)
     test_no_wake_up_is_lost();
     test_a_client_goes_on_when_its_server_is_killed();
     test_a_server_goes_on_when_clients_are_killed();
+    test_a_client_that_comes_again_replaces_itself();
     test_only_memory_that_stays_is_taken();
+    test_memory_that_faults_costs_its_client_only();
+    test_without_descriptors_the_others_are_served_and_nobody_spins();
     test_broken_conversations_hurt_nobody_else();
     test_scribbling_hurts_nobody_else();
     test_the_silent_are_hung_up_on();

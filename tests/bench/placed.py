@@ -41,13 +41,13 @@ def two_cores() -> None:
 
 
 @cache
-def program(name: str) -> Path:
-    """A C program of dpdk_ext/tests, built."""
-    subprocess.run(["make", "-s", "build/plain/build.ninja"], cwd=ROOT, check=True)
-    target = f"dpdk_ext/tests/{name}"
-    command = ["flock", "build/plain/.lock", Path(sys.executable).with_name("ninja"), "-C", "build/plain", target]
+def program(name: str, build: str = "plain", folder: str = "dpdk_ext/tests") -> Path:
+    """A C program, built: of the tests of the core, or of those of DPDK ports (build "dpdk")."""
+    subprocess.run(["make", "-s", f"build/{build}/build.ninja"], cwd=ROOT, check=True)
+    target = f"{folder}/{name}"
+    command = ["flock", f"build/{build}/.lock", Path(sys.executable).with_name("ninja"), "-C", f"build/{build}", target]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return ROOT / "build/plain" / target
+    return ROOT / f"build/{build}" / target
 
 
 def json_lines(name: str, *arguments: object) -> list[dict[str, Any]]:

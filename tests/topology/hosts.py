@@ -87,6 +87,16 @@ class Host(NamedTuple):
         """What a command begins with to run on this host; it keeps its process id."""
         return ["ip", "netns", "exec", self.namespace]
 
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Moves this thread, and what it starts, to this host. Sockets stay where they were made."""
+        with Path("/proc/thread-self/ns/net").open("rb") as home:
+            enter_namespace(f"/run/netns/{self.namespace}")
+            try:
+                yield
+            finally:
+                enter_namespace(f"/proc/self/fd/{home.fileno()}")
+
     def do(self, *command: str) -> str:
         """Runs a command on this host; its output."""
         done = subprocess.run([*self.within, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -172,25 +182,27 @@ class Network:
         """whether this process is on the client host"""
         self._ports = 0
 
-    def port(self, driver: str, mtu: int = 1500, arguments: str = "") -> str:
-        """A [port.NAME] part for a DPDK port on the server host's eth0, with addresses of its own."""
+    def port(
+        self, driver: str, mtu: int = 1500, arguments: str = "", kernels: bool = False, filter_: bool | None = None
+    ) -> str:
+        """A [port.NAME] part for a DPDK port on the server host's eth0, with addresses of its own or the kernel's."""
         self._ports = self._ports % 200 + 1
         device = ",".join([f"{driver}0", "iface=eth0", *([arguments] if arguments else [])])
         ip4, ip6 = f"192.0.2.{10 + self._ports}", f"2001:db8::{10 + self._ports:x}"
-        return f'[port.eth0]\ndevice = "{device}"\nmtu = {mtu}\nip4 = "{ip4}"\nip6 = "{ip6}"\n'
+        if kernels:
+            ip4, ip6 = self.server.ipv4, self.server.ipv6
+        part = f'[port.eth0]\ndevice = "{device}"\nmtu = {mtu}\nip4 = "{ip4}"\nip6 = "{ip6}"\n'
+        return part if filter_ is None else f"{part}filter = {str(filter_).lower()}\n"
 
     @contextmanager
     def on_client(self) -> Iterator[None]:
         """Moves this thread, and what it starts, to the client host."""
-        before = Path("/proc/thread-self/ns/net")
-        with before.open("rb") as home:
-            enter_namespace(f"/run/netns/{self.client.namespace}")
+        with self.client.inside():
             self.entered = True
             try:
                 yield
             finally:
                 self.entered = False
-                enter_namespace(f"/proc/self/fd/{home.fileno()}")
 
     def settle(self) -> None:
         """Waits until both hosts can use all of their addresses."""

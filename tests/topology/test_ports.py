@@ -7,6 +7,7 @@ import struct
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -98,20 +99,158 @@ def test_jumbo_frames_carry_large_datagrams(start, wire):
         wire.restore()
 
 
-def test_the_port_answers_ping(start):
-    server = start("net_af_packet", simple())
-    host = server.url.partition("//")[2].partition(":")[0]
+def ping(host: str) -> None:
+    """An echo request, and the answer to it."""
     body = bytes(range(56))
-    request = bytearray(struct.pack("!BBHHH", 8, 0, 0, 7, 1) + body)
-    total = sum(struct.unpack(f"!{len(request) // 2}H", request))
-    total = (total >> 16) + (total & 0xFFFF)
-    request[2:4] = struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
-    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+    if ":" in host:
+        request = bytearray(struct.pack("!BBHHH", 128, 0, 0, 7, 1) + body)  # the kernel reckons the checksum
+    else:
+        request = bytearray(struct.pack("!BBHHH", 8, 0, 0, 7, 1) + body)
+        total = sum(struct.unpack(f"!{len(request) // 2}H", request))
+        total = (total >> 16) + (total & 0xFFFF)
+        request[2:4] = struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
+    family, protocol, header, kind = (
+        (socket.AF_INET6, socket.IPPROTO_ICMPV6, 0, 129)
+        if ":" in host
+        else (socket.AF_INET, socket.IPPROTO_ICMP, 20, 0)
+    )
+    with socket.socket(family, socket.SOCK_RAW, protocol) as raw:
         raw.settimeout(PATIENCE)
-        raw.sendto(request, (host, 0))
-        answer = raw.recv(2048)[20:]
-    assert answer[0] == 0
+        raw.connect((host, 0))
+        raw.send(request)
+        answer = raw.recv(2048)[header:]
+        while answer[0] != kind:  # neighbour discovery between the two
+            answer = raw.recv(2048)[header:]
     assert answer[4:] == request[4:]
+
+
+def hosts_of(server: ServerProcess) -> list[str]:
+    """The addresses that a server is reached at."""
+    return [url.partition("//")[2].rpartition(":")[0].strip("[]") for url in server.urls]
+
+
+@pytest.mark.parametrize("driver", ["net_af_packet", "net_af_xdp"])
+def test_the_port_answers_ping(start, driver):
+    for host in hosts_of(start(driver, simple())):
+        ping(host)
+
+
+def echoes(wire: Network) -> int:
+    """Pings that the server host's kernel has taken, of both families."""
+    lines = [line.split() for line in wire.server.do("cat", "/proc/net/snmp").splitlines() if line.startswith("Icmp:")]
+    six = dict(line.split() for line in wire.server.do("cat", "/proc/net/snmp6").splitlines())
+    return int(dict(zip(*lines, strict=True))["InEchos"]) + int(six["Icmp6InEchos"])
+
+
+def talk(wire: Network, family: socket.AddressFamily) -> None:
+    """A TCP connection to the server host's kernel, as ssh would make one, and a megabyte each way."""
+    sent, host = np.random.default_rng(1).bytes(1 << 20), wire.server.ipv4
+    if family == socket.AF_INET6:
+        host = wire.server.ipv6
+    with wire.server.inside():
+        listener = socket.create_server((host, 0), family=family)
+
+    def answer() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            data = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+            peer.sendall(data)
+
+    with listener, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer)
+        with socket.create_connection((host, listener.getsockname()[1]), timeout=PATIENCE) as client:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            assert b"".join(iter(lambda: client.recv(1 << 16), b"")) == sent
+        answered.result(PATIENCE)
+
+
+@pytest.mark.parametrize("kernels", [False, True], ids=["own address", "the kernel's address"])
+def test_af_xdp_leaves_to_the_kernel_what_is_not_for_the_port(start, wire, kernels):
+    server = start("net_af_xdp", kernels=kernels)
+    assert "xdp" in wire.server.do("ip", "link", "show", "eth0")
+    for host in (
+        wire.server,
+        wire.client,
+    ):  # so that whoever is asked for the MAC answers, and nothing was known before
+        host.do("ip", "neighbour", "flush", "dev", "eth0")
+    before = echoes(wire)
+    ping(wire.server.ipv4)
+    ping(wire.server.ipv6)
+    assert echoes(wire) == before + 2
+    with ThreadPoolExecutor(2) as pool:  # threads start on the thread's host
+        talks = [pool.submit(talk, wire, family) for family in (socket.AF_INET, socket.AF_INET6)]
+        for url in server.urls:
+            exchange(url)
+        for done in talks:
+            done.result(PATIENCE)
+    for host in hosts_of(server):
+        ping(host)
+    assert echoes(wire) == before + (4 if kernels else 2)
+    server.process.terminate()
+    assert server.wait() == 0
+    assert "xdp" not in wire.server.do("ip", "link", "show", "eth0")
+
+
+def test_af_xdp_without_filter_takes_every_frame(start, wire):
+    server = start("net_af_xdp", simple(), filter_=False)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # with the filter the kernel refuses at once
+            client.connect((wire.server.ipv4, 9))
+    with netreplay.connect(server.url, auth="off", timeout=PATIENCE) as replay:
+        replay.ping()
+
+
+def test_the_kernel_gets_everything_while_the_server_is_dead(start, wire):
+    server = start("net_af_xdp", simple(), kernels=True)
+    server.kill()
+    assert "xdp" in wire.server.do("ip", "link", "show", "eth0")
+    with wire.server.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.settimeout(PATIENCE)
+        other.bind((wire.server.ipv4, netreplay.address.DEFAULT_PORT))
+        with wire.client.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"for the port", other.getsockname())
+        assert other.recv(100) == b"for the port"
+    server.restart()
+    with netreplay.connect(server.url, auth="off", timeout=PATIENCE) as replay:
+        replay.ping()
+
+
+def refusal(start: Start, **port: object) -> str:
+    """The line with which a server on net_af_xdp ends."""
+    with pytest.raises(AssertionError, match="the server ended") as caught:
+        start("net_af_xdp", simple(), **port)
+    (line,) = [line for line in str(caught.value).splitlines() if "netreplay: " in line]
+    assert "Traceback" not in str(caught.value)
+    return line
+
+
+def test_a_program_that_cannot_be_had_is_named_in_one_line(start, wire, tmp_path):
+    assert "xdp_prog: /nope: No such file" in refusal(start, arguments="xdp_prog=/nope")
+    bad = tmp_path / "bad.o"
+    bad.write_bytes(b"no object")
+    assert "is no BPF object file with a map named xsks_map" in refusal(start, arguments=f"xdp_prog={bad}")
+    bad.write_bytes(b"\x7fELF xsks_map\0")
+    assert f"the kernel refuses the program {bad}" in refusal(start, arguments=f"xdp_prog={bad}")
+    assert "xdp" not in wire.server.do("ip", "link", "show", "eth0")
+
+
+def test_a_second_server_of_the_interface_is_refused_and_the_first_goes_on(start):
+    server = start("net_af_xdp", simple())
+    assert "another server receives from eth0" in refusal(start)
+    assert "another server receives from eth0" in refusal(start, filter_=False)
+    with netreplay.connect(server.url, auth="off", timeout=PATIENCE) as replay:
+        replay.ping()
+
+
+def test_the_program_of_another_is_left_where_it_is(start, wire):
+    server = start("net_af_xdp", simple(), filter_=False)  # libxdp's program: a killed server leaves it
+    server.kill()
+    try:
+        assert "ip link set eth0 xdp off" in refusal(start)
+    finally:
+        wire.server.link("xdp", "off")
 
 
 def test_what_is_not_for_the_port_stays_with_the_host(start, wire):

@@ -25,6 +25,26 @@ def test_a_virtual_device_needs_neither_pci_nor_hugepages():
     assert (after(words, "-l"), after(words, "-m")) == (["0"], ["256"])
 
 
+def test_a_filter_is_an_argument_of_its_device():
+    ports = parse_ports({name: {"device": f"net_af_xdp{name},iface=eth{name}", "ip4": "10.0.0.7"} for name in "01"})
+    words = arguments(ServerConfig(ports=ports), {"1": "/proc/self/fd/7"})
+    assert after(words, "--vdev") == ["net_af_xdp0,iface=eth0", "net_af_xdp1,iface=eth1,xdp_prog=/proc/self/fd/7"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "filtered"),
+    [
+        ({"device": "net_af_xdp0,iface=eth1"}, True),
+        ({"device": "net_af_xdp0,iface=eth1", "filter": False}, False),
+        ({"device": "net_af_xdp0,iface=eth1,xdp_prog=/a.o"}, False),
+        ({"device": "net_af_packet0,iface=eth1"}, False),
+    ],
+)
+def test_only_af_xdp_is_filtered_unless_it_has_a_program_or_shall_not_be(entries, filtered):
+    (port,) = parse_ports({"p": entries | {"ip4": "10.0.0.7"}})
+    assert port.filtered is filtered
+
+
 def test_a_card_is_the_only_one_that_is_probed():
     words = arguments(ServerConfig(ports=(CARD,), eal=EalConfig(hugepages=True, memory=1 << 30)))
     assert after(words, "-a") == [CARD.device]
@@ -85,6 +105,13 @@ def test_ports_are_read_by_name():
         ({"device": "net_null0", "ip4": "10.0.0.7", "mtu": 68}, "port.p.mtu", "68 is not between 1280 and 9000"),
         ({"device": "net_null0", "ip4": "10.0.0.7", "port": 0}, "port.p.port", "0 is not between 1 and 65535"),
         ({"device": "net_null0", "ip4": "10.0.0.7", "speed": 40}, "port.p.speed", "is not known"),
+        ({"device": "net_af_xdp0", "ip4": "10.0.0.7", "filter": 1}, "port.p.filter", "1 is not true or false"),
+        ({"device": "net_null0", "ip4": "10.0.0.7", "filter": True}, "port.p.filter", "is of net_af_xdp only"),
+        (
+            {"device": "net_af_xdp0,xdp_prog=a.o", "ip4": "10.0.0.7", "filter": True},
+            "port.p.filter",
+            "would replace the program",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_port_is_named(entries, path, complaint):

@@ -10,8 +10,7 @@
 #include <rte_ethdev.h>
 #include <rte_ring.h>
 
-#include "dpdk/eal.h"
-#include "dpdk/port.h"
+#include "eal_process.h"
 #include "tests/check.h"
 
 #define SKIPPED 77
@@ -20,40 +19,6 @@
 
 static const uint8_t server_ip4[4] = {10, 0, 0, 2}, client_ip4[4] = {10, 0, 0, 1};
 static const uint8_t server_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 2}, client_ip6[16] = {0x20, 0x01, 0x0d, 0xb8, [15] = 1};
-
-static int start_eal(const char *vdev, char text[NR_EAL_TEXT])
-{
-    static char prefix[32];
-    const char *arguments[] = {"test_port",      "--no-pci",      "--no-huge", "-m",     "128",
-                               "--no-telemetry", "--file-prefix", prefix,      "--vdev", vdev};
-
-    snprintf(prefix, sizeof(prefix), "nr-%d", (int)getpid());
-    return nr_eal_start(vdev != NULL ? 10 : 8, arguments, text);
-}
-
-static void must_start(const char *vdev)
-{
-    char text[NR_EAL_TEXT];
-    int result = start_eal(vdev, text);
-
-    if (result != 0) {
-        fprintf(stderr, "EAL: %d: %s\n", result, text);
-        exit(1);
-    }
-}
-
-static struct nr_packet_io *must_open(const struct nr_port_config *config)
-{
-    char text[256];
-    int error;
-    struct nr_packet_io *io = nr_port_open(config, &error, text);
-
-    if (io == NULL) {
-        fprintf(stderr, "%s: %d: %s\n", config->device, error, text);
-        exit(1);
-    }
-    return io;
-}
 
 /* A bad argument is told in text, nothing is printed, and there is no second try. */
 static int test_eal(void)
@@ -74,7 +39,7 @@ static int test_eal(void)
     CHECK(result < 0 && result != -EALREADY);
     CHECK(strstr(text, "no-such-option") != NULL);
     CHECK_EQUAL(read(output[0], &byte, 1), 0);
-    CHECK_EQUAL(start_eal(NULL, text), -EALREADY);
+    CHECK_EQUAL(start_eal(NULL, "128", text), -EALREADY);
     CHECK_EQUAL(text[0], 0);
     return 0;
 }
@@ -94,7 +59,7 @@ static int test_null(void)
     int error;
 
     CHECK_EQUAL(sched_getaffinity(0, sizeof(before), &before), 0);
-    must_start("net_null0,size=64");
+    must_start("net_null0,size=64", "128");
     CHECK_EQUAL(sched_getaffinity(0, sizeof(after), &after), 0);
     CHECK(CPU_EQUAL(&before, &after));
 
@@ -163,17 +128,6 @@ static void came_back(void *context, uint64_t token)
     CHECK(token != NR_TOKEN_NONE && token < TOKENS);
     references->returned[token]++;
     references->all++;
-}
-
-static void make_peer(struct nr_peer *peer, const uint8_t *address, uint32_t bytes, uint16_t port, const uint8_t mac[6])
-{
-    memset(peer, 0, sizeof(*peer));
-    peer->bytes[0] = bytes == 4 ? 4 : 6;
-    peer->bytes[2] = (uint8_t)(port >> 8);
-    peer->bytes[3] = (uint8_t)port;
-    memcpy(peer->bytes + 4, address, bytes);
-    peer->length = bytes == 4 ? NR_PEER_LENGTH_IP4 : NR_PEER_LENGTH_IP6;
-    memcpy(peer->bytes + peer->length, mac, 6);
 }
 
 static void make_rings(struct link *link)
@@ -305,6 +259,51 @@ static void send_segments(struct link *link, const uint8_t *address, uint32_t ad
         CHECK_EQUAL(link->references.returned[i], 1);
 }
 
+/* Frames with copied segments between references, which nobody takes: the send pool is empty before the queue is full. What then
+ * is dropped gives its references back at once, the rest when it is taken; and all goes on. */
+static void empty_send_pool(struct link *link)
+{
+    enum { SENT = 1000, EACH = 50 };
+    struct nr_io_counters *counters = &link->io[0]->counters;
+    uint64_t dropped = counters->send_dropped, before = link->references.all, taken = 0;
+    struct nr_port_counters port, after;
+    struct nr_port_info info;
+    struct nr_tx tx[EACH];
+    struct nr_rx rx[32];
+    uint32_t count;
+
+    nr_port_counters(link->io[0], &port);
+    nr_port_info(link->io[1], &info);
+    memset(tx, 0, sizeof(tx));
+    for (uint32_t i = 0; i < EACH; i++) {
+        make_peer(&tx[i].peer, client_ip4, 4, CLIENT_PORT, info.mac);
+        tx[i].data = slab;
+        tx[i].length = 10;
+        tx[i].segments = NR_TX_SEGMENTS;
+        for (uint32_t s = 0; s < NR_TX_SEGMENTS; s++)
+            tx[i].segment[s] = (struct nr_segment){
+                .base = slab + 64 * i, .length = s % 2 == 0 ? 1500 : 30, .token = s % 2 == 0 ? i + 1 : NR_TOKEN_NONE};
+    }
+    for (uint32_t round = 0; round < SENT / EACH; round++)
+        CHECK_EQUAL(nr_io_send_burst(link->io[0], tx, EACH), EACH);
+    dropped = counters->send_dropped - dropped;
+    nr_port_counters(link->io[0], &after);
+    CHECK(dropped > 0 && dropped < SENT && after.no_mbuf - port.no_mbuf >= dropped);
+    CHECK_EQUAL(counters->last_send_error, -ENOBUFS);
+    CHECK_EQUAL(link->references.all - before, 2 * dropped);
+    while ((count = nr_io_receive_burst(link->io[1], rx, 32)) > 0)
+        taken += count;
+    CHECK_EQUAL(taken, SENT - dropped);
+    CHECK_EQUAL(link->references.all - before, 2 * dropped); /* all mbufs are free, and the owner has not called yet */
+    CHECK_EQUAL(nr_io_receive_burst(link->io[0], rx, 1), 0);
+    CHECK_EQUAL(link->references.all - before, 2 * SENT);
+    send_one(link->io[0], tx);
+    receive_one(link->io[1], rx);
+    CHECK_EQUAL(nr_io_receive_burst(link->io[1], rx, 1), 0);
+    CHECK_EQUAL(nr_io_receive_burst(link->io[0], rx, 1), 0);
+    CHECK_EQUAL(link->references.all - before, 2 * SENT + 2);
+}
+
 /* A full queue drops, counts, and gives the references back; a port closed with frames in its queue does too. */
 static void fill_queue(struct link *link)
 {
@@ -355,6 +354,49 @@ static uint32_t ask(struct link *link, struct rte_mempool *pool, const uint8_t *
     return length;
 }
 
+static const uint8_t asker_mac[6] = {2, 0, 0, 0, 0, 1};
+
+static uint64_t words(const uint8_t *bytes, uint32_t length)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < length; i++)
+        sum += (uint64_t)bytes[i] << (i % 2 == 0 ? 8 : 0);
+    return sum;
+}
+
+/* The Internet checksum, as it stands in the packet; 0 where one that is in the bytes already is right. */
+static uint16_t checksum(uint64_t sum)
+{
+    while (sum >> 16 != 0)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)~sum;
+}
+
+/* Of ICMPv6 at frame + 54, with its pseudo-header. */
+static uint16_t checksum6(const uint8_t *frame, uint32_t length)
+{
+    return checksum(words(frame + 22, 32) + length + 58 + words(frame + 54, length));
+}
+
+/* Ethernet and IPv6 headers of `length` bytes of ICMPv6 to come at out + 54; its checksum field is filled in. */
+static void finish6(uint8_t *out, const uint8_t *to_mac, const uint8_t *from, const uint8_t *to, uint32_t length)
+{
+    static const uint8_t start[10] = {0x86, 0xdd, 0x60, [8] = 58, [9] = 255};
+
+    memcpy(out, to_mac, 6);
+    memcpy(out + 6, asker_mac, 6);
+    memcpy(out + 12, start, sizeof(start));
+    out[18] = (uint8_t)(length >> 8);
+    out[19] = (uint8_t)length;
+    memcpy(out + 22, from, 16);
+    memcpy(out + 38, to, 16);
+    out[56] = out[57] = 0;
+    uint16_t sum = checksum6(out, length);
+    out[56] = (uint8_t)(sum >> 8);
+    out[57] = (uint8_t)sum;
+}
+
 static void ask_arp(struct link *link, struct rte_mempool *pool)
 {
     uint8_t question[60] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1};
@@ -371,29 +413,125 @@ static void ask_arp(struct link *link, struct rte_mempool *pool)
     CHECK_EQUAL(counters.arp, 1);
 }
 
+/* Somebody asks who has the address, or whether anybody has (from no address, which all are told then). */
+static void ask_neighbour(struct link *link, struct rte_mempool *pool, const uint8_t *from, const uint8_t *told)
+{
+    static const uint8_t group_mac[6] = {0x33, 0x33, 0xff, 0, 0, 2}, none[16];
+    static const uint8_t group[16] = {0xff, 0x02, [11] = 1, [12] = 0xff, [15] = 2};
+    bool is_probe = memcmp(from, none, 16) == 0;
+    uint32_t length = is_probe ? 24 : 32;
+    uint8_t question[86] = {[54] = 135}, answer[128];
+    struct nr_port_counters before, after;
+
+    nr_port_counters(link->io[0], &before);
+    memcpy(question + 62, server_ip6, 16);
+    if (!is_probe) {
+        question[78] = question[79] = 1; /* its own MAC */
+        memcpy(question + 80, asker_mac, 6);
+    }
+    finish6(question, group_mac, from, group, length);
+    CHECK_EQUAL(ask(link, pool, question, 54 + length, answer), 86);
+    CHECK(memcmp(answer + 22, server_ip6, 16) == 0 && memcmp(answer + 38, told, 16) == 0);
+    CHECK(answer[54] == 136 && answer[58] == (is_probe ? 0x20 : 0x60) && answer[21] == 255);
+    CHECK(memcmp(answer + 62, server_ip6, 16) == 0);
+    CHECK(answer[78] == 2 && answer[79] == 1 && memcmp(answer + 80, answer + 6, 6) == 0);
+    CHECK_EQUAL(checksum6(answer, 32), 0);
+
+    question[77] ^= 1; /* of another address */
+    finish6(question, group_mac, from, group, length);
+    CHECK_EQUAL(ask(link, pool, question, 54 + length, answer), 0);
+    question[77] ^= 1;
+    finish6(question, group_mac, from, group, length);
+    question[57] ^= 1;
+    CHECK_EQUAL(ask(link, pool, question, 54 + length, answer), 0);
+    nr_port_counters(link->io[0], &after);
+    CHECK_EQUAL(after.neighbour - before.neighbour, 1);
+    CHECK_EQUAL(after.bad_checksum - before.bad_checksum, 1);
+}
+
+/* Echo requests of `size` bytes of data come back whole, of both families, jumbo ones too. */
+static void ask_ping(struct link *link, struct rte_mempool *pool, uint32_t size)
+{
+    static uint8_t question[9014], answer[9100];
+    static const uint8_t start[24] = {8, 0, 0x45, [10] = 64, [11] = 1};
+    struct nr_port_info info;
+    uint32_t length = 8 + size;
+    uint16_t sum;
+
+    nr_port_info(link->io[0], &info);
+    memset(question, 0, sizeof(question));
+    memcpy(question, info.mac, 6);
+    memcpy(question + 6, asker_mac, 6);
+    memcpy(question + 12, start, sizeof(start));
+    question[16] = (uint8_t)((20 + length) >> 8);
+    question[17] = (uint8_t)(20 + length);
+    memcpy(question + 26, client_ip4, 4);
+    memcpy(question + 30, server_ip4, 4);
+    sum = checksum(words(question + 14, 20));
+    question[24] = (uint8_t)(sum >> 8);
+    question[25] = (uint8_t)sum;
+    question[34] = 8;
+    fill(question + 38, 4 + size, size);
+    sum = checksum(words(question + 34, length));
+    question[36] = (uint8_t)(sum >> 8);
+    question[37] = (uint8_t)sum;
+    CHECK_EQUAL(ask(link, pool, question, 34 + length, answer), 34 + length);
+    CHECK(memcmp(answer, asker_mac, 6) == 0 && memcmp(answer + 26, server_ip4, 4) == 0 && memcmp(answer + 30, client_ip4, 4) == 0);
+    CHECK(answer[34] == 0 && memcmp(answer + 38, question + 38, 4 + size) == 0);
+    CHECK_EQUAL(checksum(words(answer + 14, 20)), 0);
+    CHECK_EQUAL(checksum(words(answer + 34, length)), 0);
+
+    question[54] = 128;
+    question[55] = 0;
+    fill(question + 58, 4 + size, size + 1);
+    finish6(question, info.mac, client_ip6, server_ip6, length);
+    CHECK_EQUAL(ask(link, pool, question, 54 + length, answer), 54 + length);
+    CHECK(memcmp(answer, asker_mac, 6) == 0 && memcmp(answer + 22, server_ip6, 16) == 0 &&
+          memcmp(answer + 38, client_ip6, 16) == 0);
+    CHECK(answer[54] == 129 && memcmp(answer + 58, question + 58, 4 + size) == 0);
+    CHECK_EQUAL(checksum6(answer, length), 0);
+}
+
+static void ask_everything(struct link *link, struct rte_mempool *pool)
+{
+    static const uint8_t none[16], all_nodes[16] = {0xff, 0x02, [15] = 1};
+    struct nr_port_counters before, after;
+
+    ask_arp(link, pool);
+    ask_neighbour(link, pool, client_ip6, client_ip6);
+    ask_neighbour(link, pool, none, all_nodes);
+    nr_port_counters(link->io[0], &before);
+    ask_ping(link, pool, 0);
+    ask_ping(link, pool, 57);
+    ask_ping(link, pool, 9000 - 48);
+    nr_port_counters(link->io[0], &after);
+    CHECK_EQUAL(after.ping - before.ping, 6);
+}
+
 static int test_ring(void)
 {
     static struct link link;
     struct nr_port_info info;
     struct nr_port_counters counters;
 
-    must_start(NULL);
+    must_start(NULL, "128");
     make_rings(&link);
     open_link(&link, "net_ring_server", "net_ring_client", slab);
     nr_port_info(link.io[0], &info);
     CHECK_EQUAL(info.zero_copy, 1);
     CHECK_EQUAL(nr_io_max_payload(link.io[0]), 9000 - 48);
-    struct rte_mempool *pool = rte_pktmbuf_pool_create("asker", 63, 0, 0, 2048, SOCKET_ID_ANY);
+    struct rte_mempool *pool = rte_pktmbuf_pool_create("asker", 63, 0, 0, 9216, SOCKET_ID_ANY);
     CHECK(pool != NULL);
 
     echo_sizes(&link, server_ip4, 4, 9000 - 28);
     echo_sizes(&link, server_ip6, 16, 9000 - 48);
     send_segments(&link, client_ip4, 4);
     send_segments(&link, client_ip6, 16);
-    ask_arp(&link, pool);
     nr_port_counters(link.io[0], &counters);
     CHECK(counters.external_segments > 0 && counters.copied_segments > 0);
     CHECK_EQUAL(counters.bad_checksum + counters.bad_length + counters.no_mbuf, 0);
+    ask_everything(&link, pool);
+    empty_send_pool(&link);
     fill_queue(&link);
     return 0;
 }
@@ -406,7 +544,7 @@ static int serve(const char *vdev, const char *device, uint16_t mtu)
     struct nr_tx tx[32];
     bool ended = false;
 
-    must_start(vdev);
+    must_start(vdev, "128");
     memcpy(config.ip4, server_ip4, 4);
     memcpy(config.ip6, server_ip6, 16);
     struct nr_packet_io *io = must_open(&config);
