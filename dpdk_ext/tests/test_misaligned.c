@@ -185,6 +185,10 @@ static void step(struct line *line)
         free(parcel);
         return;
     }
+    nr_server_sweep(line->server, line->now, &line->from_server.outbox);
+    flush(&line->from_server.outbox);
+    if (line->first != NULL)
+        return;
     uint64_t wakeup = nr_client_wakeup(line->client, line->now);
     CHECK(wakeup != UINT64_MAX); /* else it would wait for ever */
     if (wakeup > line->now)
