@@ -21,7 +21,7 @@ enum {
     BLOCKS = 8,
     PATHS = 4096,                      /* bytes of a path */
     PARTS = NR_CHECKPOINT_SEGMENTS + 1, /* of a block's payload */
-    CLOSE_NAP_NS = 100000,             /* between two looks at whether the thread is done */
+    NAP_NS = 100000,                   /* between two looks at whether the thread is done */
 };
 
 #define PARTIAL ".partial"
@@ -370,6 +370,22 @@ bool nr_checkpointer_work(struct nr_checkpointer *checkpointer, struct nr_engine
     return status == NR_PENDING;
 }
 
+int nr_checkpointer_finish(struct nr_checkpointer *checkpointer, struct nr_engine *engine, uint64_t wait_ns)
+{
+    uint64_t begin = clock_ns(), now = begin;
+
+    while (nr_checkpointer_running(checkpointer)) {
+        struct timespec nap = {.tv_nsec = NAP_NS};
+
+        if (now - begin >= wait_ns)
+            return NR_PENDING;
+        if (!nr_checkpointer_work(checkpointer, engine, now))
+            nanosleep(&nap, NULL);
+        now = clock_ns();
+    }
+    return NR_OK;
+}
+
 /* ---- Opening and closing ---- */
 
 struct nr_checkpointer *nr_checkpointer_open(const char *spec, int *status)
@@ -394,17 +410,22 @@ struct nr_checkpointer *nr_checkpointer_open(const char *spec, int *status)
     return checkpointer;
 }
 
-void nr_checkpointer_close(struct nr_checkpointer *checkpointer, struct nr_engine *engine)
+void nr_checkpointer_cancel(struct nr_checkpointer *checkpointer, struct nr_engine *engine)
 {
-    if (checkpointer == NULL)
-        return;
     while (nr_checkpointer_running(checkpointer)) {
-        struct timespec nap = {.tv_nsec = CLOSE_NAP_NS};
+        struct timespec nap = {.tv_nsec = NAP_NS};
 
         give_up(checkpointer, engine);
         nr_checkpointer_work(checkpointer, engine, 0);
         nanosleep(&nap, NULL);
     }
+}
+
+void nr_checkpointer_close(struct nr_checkpointer *checkpointer, struct nr_engine *engine)
+{
+    if (checkpointer == NULL)
+        return;
+    nr_checkpointer_cancel(checkpointer, engine);
     if (checkpointer->joinable)
         pthread_join(checkpointer->thread, NULL);
     sem_destroy(&checkpointer->ready);

@@ -33,11 +33,16 @@ struct nr_checkpointer *nr_checkpointer_open(const char *spec, int *status);
 int nr_checkpointer_begin(struct nr_checkpointer *checkpointer, const char *path, int *error);
 /* The owner's turn. True: there is more to do now; else nothing until a block has been written, or a checkpoint is asked for. */
 bool nr_checkpointer_work(struct nr_checkpointer *checkpointer, struct nr_engine *engine, uint64_t now);
+/* The owner's turn again and again, for one who has nothing else to do: until the checkpoint is over (NR_OK, however it ended), or
+ * NR_PENDING after wait_ns. */
+int nr_checkpointer_finish(struct nr_checkpointer *checkpointer, struct nr_engine *engine, uint64_t wait_ns);
 /* Whether a checkpoint was asked for and is not over; the owner must not sleep for long then. Any thread. */
 bool nr_checkpointer_running(const struct nr_checkpointer *checkpointer);
 /* Any thread. */
 void nr_checkpointer_progress(const struct nr_checkpointer *checkpointer, struct nr_checkpoint_progress *progress);
-/* Ends a running checkpoint early, its file removed. The owner's turn, with the engine still there. */
+/* Ends a running checkpoint early, its file removed, and waits until it is over. The owner's turn. */
+void nr_checkpointer_cancel(struct nr_checkpointer *checkpointer, struct nr_engine *engine);
+/* The same, then frees it; the engine is still there. */
 void nr_checkpointer_close(struct nr_checkpointer *checkpointer, struct nr_engine *engine);
 
 #endif
