@@ -249,7 +249,7 @@ static void change_number(uint8_t *at, uint64_t left)
     uint32_t width = below(2) ? 4 : 8;
     uint64_t value = 0;
 
-    if (left < width)
+    if (left < 4)
         return;
     uint64_t offset = below(left / 4) * 4;
     if (offset + width > left)
@@ -263,9 +263,13 @@ static uint64_t mutate(uint8_t *records, uint64_t length)
 {
     static uint64_t starts[1 << 14];
     uint32_t count = find_records(records, length, starts, 1 << 14);
-    uint64_t from = starts[below(count)], to = starts[below(count)], size;
+    uint64_t from, to, size;
     struct nr_saved_head head;
 
+    if (count == 0)
+        return length;
+    from = starts[below(count)];
+    to = starts[below(count)];
     memcpy(&head, records + from, sizeof(head));
     size = sizeof(head) + head.length;
     if (size > length - from)
@@ -290,7 +294,10 @@ static uint64_t mutate(uint8_t *records, uint64_t length)
         records[below(length)] = (uint8_t)below(256);
         return length;
     default:
-        change_number(records + from + (below(16) ? sizeof(head) : 0), size - sizeof(head));
+        if (below(16) > 0)
+            change_number(records + from + sizeof(head), size - sizeof(head));
+        else
+            change_number(records + from, sizeof(head));
         return length;
     }
 }
