@@ -9,6 +9,7 @@ from typing import Any
 
 from netreplay import address as addresses
 from netreplay._binding import check, ffi, lib, wait_slices
+from netreplay._checkpoint import restore as fill
 from netreplay._engine import create, plan
 from netreplay.address import Address
 from netreplay.clients.arguments import seconds, shown
@@ -38,6 +39,7 @@ def connect(
     spec: Spec | None = None,
     timeout: float = 10.0,
     poll: str = "adaptive",
+    restore: str | Path | None = None,
 ) -> Replay:
     """Opens a replay memory.
 
@@ -45,7 +47,9 @@ def connect(
     said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys are there, udp:// wants auth="off"
     written out, as in the server's config; a vhost socket is guarded by its file's mode. A spec= given for a server is
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
-    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
+    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy". `restore`,
+    for local: only, is a checkpoint to start from; CheckpointError when it cannot be,
+    `replay.restored` says what it held.
     """
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
@@ -58,7 +62,11 @@ def connect(
     if auth not in (None, "off"):
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
     if address.scheme == "local":
-        return _local(address, url, spec, timeout)
+        return _local(address, url, spec, timeout, restore)
+    if restore is not None:
+        raise BadConfigError(
+            f"restore: {url} is a server's, which restores by itself: server.checkpoint in its config", value=restore
+        )
     if auth is None and address.scheme == "udp":
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
@@ -71,7 +79,7 @@ def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
     return connect(url, **arguments)
 
 
-def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Replay:
+def _local(address: Address, url: str, spec: Spec | None, timeout: float, restore: str | Path | None) -> Replay:
     if spec is None:
         if not address.path:
             raise BadAddressError(
@@ -84,6 +92,13 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
         )
     planned = plan(spec)
     engine, _ = create(planned)
+    restored = None
+    if restore is not None:
+        try:
+            restored = fill(engine, planned, restore)
+        except BaseException:
+            lib.nr_engine_destroy(engine)
+            raise
     status = ffi.new("int *")
     text = planned.spec.to_json().encode()
     ptr = lib.nr_replay_local(engine, planned.config, ffi.new("char[]", text), status)
@@ -92,7 +107,9 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
         check(status[0] or lib.NR_NO_MEMORY, url)
     handle = Handle(ptr, address, timeout)
     handle.plan = planned
-    return Replay(handle, url, {"spec": spec, "timeout": timeout})
+    replay = Replay(handle, url, {"spec": spec, "timeout": timeout})
+    replay.restored = restored
+    return replay
 
 
 def _server(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:

@@ -296,6 +296,13 @@ void nr_appliance_checkpoint_progress(const struct nr_appliance *appliance, stru
     nr_checkpointer_progress(appliance->checkpointer, progress);
 }
 
+void nr_appliance_leave(struct nr_appliance *appliance)
+{
+    for (uint32_t link = 0; link < appliance->links; link++)
+        nr_io_close(appliance->io[link]); /* the last references into the slab */
+    appliance->links = 0;
+}
+
 int nr_appliance_checkpoint_finish(struct nr_appliance *appliance, uint64_t wait_ns)
 {
     return nr_checkpointer_finish(appliance->checkpointer, appliance->engine, wait_ns);
@@ -415,8 +422,7 @@ void nr_appliance_close(struct nr_appliance *appliance)
         return;
     struct nr_engine *engine = appliance->engine;
 
-    for (uint32_t link = 0; link < appliance->links; link++)
-        nr_io_close(appliance->io[link]); /* the last references into the slab */
+    nr_appliance_leave(appliance);
     dispose(appliance);
     nr_engine_destroy(engine);
 }

@@ -45,6 +45,8 @@ int nr_appliance_table(const struct nr_appliance *appliance, uint32_t table, str
 int nr_appliance_checkpoint(struct nr_appliance *appliance, const char *path, int *error);
 /* Any thread. */
 void nr_appliance_checkpoint_progress(const struct nr_appliance *appliance, struct nr_checkpoint_progress *progress);
+/* When the loop has ended: closes the packet I/Os, so that clients notice. */
+void nr_appliance_leave(struct nr_appliance *appliance);
 /* Does the loop's part of a checkpoint when the loop has ended: until it is over (NR_OK, however it ended), or NR_PENDING after
  * wait_ns. */
 int nr_appliance_checkpoint_finish(struct nr_appliance *appliance, uint64_t wait_ns);
