@@ -105,7 +105,8 @@ uint32_t nr_table_take(struct nr_table *table)
     } else {
         slot = table->fresh++;
         record = nr_table_record(table, slot);
-        uint64_t generation = (nr_random_mix(table->first_generations + slot) + table->first_offset) & (((uint64_t)1 << table->generation_bits) - 1);
+        uint64_t generation =
+            (nr_random_mix(table->first_generations + slot) + table->first_offset) & (((uint64_t)1 << table->generation_bits) - 1);
         record->key = NR_KEY_GONE | table->shard | (uint64_t)slot << table->generation_bits | generation;
     }
     record->leases = record->sampled = record->reserved = 0;
@@ -122,7 +123,7 @@ void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
     if (table->restored > 0 && (table->restored_slots[slot / 8] >> slot % 8 & 1)) {
         table->restored_slots[slot / 8] &= (uint8_t)~(1u << slot % 8);
         table->restored--;
-        leap = nr_table_leap(table);
+        leap = table->leap;
     }
     record->key = nr_table_next_key(table, record->key, leap);
     table->order.links[slot].after = table->free;

@@ -48,8 +48,13 @@ static struct setup setup_of(uint32_t capacity)
                   .streams = STREAMS},
         .set = {.bytes = 64},
         .gathers = {{.length = OBSERVATION, .target = 32}},
-        .config = {.seed = 99, .lease_ns = 5 * SECOND, .start_seconds = 1700000000, .shard = 3, .store_count = 1,
-                   .table_count = TABLES, .set_count = 1},
+        .config = {.seed = 99,
+                   .lease_ns = 5 * SECOND,
+                   .start_seconds = 1700000000,
+                   .shard = 3,
+                   .store_count = 1,
+                   .table_count = TABLES,
+                   .set_count = 1},
     };
 
     for (uint32_t i = 0; i < TABLES; i++)
@@ -124,7 +129,8 @@ static void write_step(struct nr_engine *engine, struct feed *feed, uint32_t str
 
 static uint64_t insert(struct nr_engine *engine, struct feed *feed, uint32_t stream, uint32_t table, uint32_t steps, uint64_t now)
 {
-    struct columns columns = {(uint8_t)stream, (uint8_t)table, (uint32_t)feed->items, (uint32_t)(feed->steps - steps), (uint8_t)steps};
+    struct columns columns = {(uint8_t)stream, (uint8_t)table, (uint32_t)feed->items, (uint32_t)(feed->steps - steps),
+                              (uint8_t)steps};
     struct nr_item item = {.number = feed->items,
                            .first_step = feed->steps - steps,
                            .steps = steps,
@@ -154,10 +160,10 @@ static struct nr_stream_position open_stream(struct nr_engine *engine, uint32_t 
 struct model {
     uint64_t key[STREAMS][MOST / STREAMS]; /* NR_KEY_NONE: none */
     uint8_t table[STREAMS][MOST / STREAMS];
-    uint32_t updates[STREAMS][MOST / STREAMS];    /* its priority is this plus 1 */
-    uint32_t at_cut[STREAMS][MOST / STREAMS];     /* the same at the cut */
-    bool visible[STREAMS][MOST / STREAMS];        /* at the cut */
-    uint64_t next_item[STREAMS];                  /* at the cut */
+    uint32_t updates[STREAMS][MOST / STREAMS]; /* its priority is this plus 1 */
+    uint32_t at_cut[STREAMS][MOST / STREAMS]; /* the same at the cut */
+    bool visible[STREAMS][MOST / STREAMS]; /* at the cut */
+    uint64_t next_item[STREAMS]; /* at the cut */
 };
 
 static bool present(const struct nr_engine *engine, const struct model *model, uint32_t stream, uint64_t number)
@@ -471,7 +477,8 @@ static void test_determinism(void)
         after.steps = before.steps;
         after.step_bytes_held = before.step_bytes_held;
         CHECK(memcmp(&before, &after, sizeof(before)) == 0);
-        for (uint32_t slot = a->engine->tables[t].order.oldest; slot != NR_NONE; slot = a->engine->tables[t].order.links[slot].after) {
+        for (uint32_t slot = a->engine->tables[t].order.oldest; slot != NR_NONE;
+             slot = a->engine->tables[t].order.links[slot].after) {
             CHECK(nr_table_record(&a->engine->tables[t], slot)->sampled == nr_table_record(&b->engine->tables[t], slot)->sampled);
             CHECK_EQUAL(a->engine->tables[t].born[slot], b->engine->tables[t].born[slot]);
         }
@@ -527,6 +534,47 @@ static void test_lost_keys(void)
         }
     }
     nr_engine_destroy(restored);
+    world_end(world);
+    forget(&payloads);
+}
+
+/* The items that a server was given after a checkpoint: their keys, `count` for each table. */
+static void use(struct nr_engine *engine, uint64_t now, uint32_t count, uint64_t *keys)
+{
+    struct nr_stream_position position = open_stream(engine, 1);
+    struct feed feed = {.handle = position.handle, .steps = position.next_step, .items = position.next_item};
+
+    for (uint32_t i = 0; i < count; i++) {
+        write_step(engine, &feed, 1, now);
+        for (uint32_t t = 0; t < TABLES; t++)
+            *keys++ = insert(engine, &feed, 1, t, 1, now);
+    }
+}
+
+/* A server that dies twice after the same checkpoint: what its first life gave names nothing of the second. */
+static void test_keys_of_two_lives(void)
+{
+    enum { COUNT = 2000 };
+    static uint64_t first[COUNT * TABLES], second[COUNT * TABLES];
+    struct setup setup = setup_of(20);
+    struct world *world = world_of(&setup, 6);
+    struct payloads payloads = {0};
+    struct nr_restored report;
+
+    for (uint32_t i = 0; i < 100; i++)
+        operate(world);
+    save(world, 9, 0, &payloads);
+    for (uint32_t life = 0; life < 2; life++) {
+        setup.config.start_seconds++;
+        struct nr_engine *restored = create(&setup);
+
+        CHECK(restore(restored, &payloads, world->now, &report) == NR_OK);
+        use(restored, world->now, COUNT, life == 0 ? first : second);
+        nr_engine_destroy(restored);
+    }
+    for (uint32_t i = 0; i < COUNT * TABLES; i++)
+        for (uint32_t j = i % TABLES; j < COUNT * TABLES; j += TABLES)
+            CHECK(first[i] == NR_KEY_NONE || first[i] != second[j]);
     world_end(world);
     forget(&payloads);
 }
@@ -832,6 +880,7 @@ int main(int argc, char **argv)
     }
     step_size = 21;
     test_lost_keys();
+    test_keys_of_two_lives();
     test_stream_goes_on();
     test_files();
     step_size = 1500;
