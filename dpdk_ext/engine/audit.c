@@ -165,8 +165,8 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     }
     EXPECT(leftovers == table->leftovers, "table %u: leftovers", index);
     EXPECT(listed + leftovers + free == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
-    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps + table->dropped, "table %u: inserts and evictions",
-           index);
+    EXPECT(table->limiter.inserted == listed + table->evicted_capacity + table->evicted_steps + table->dropped,
+           "table %u: inserts and evictions", index);
     return audit_priorities(audit, table, index);
 }
 

@@ -120,10 +120,9 @@ static void cut_table(struct quantum *quantum, uint32_t index)
     table->save_next = table->order.oldest;
     table->save_last = table->order.newest;
     table->save_step = 0;
-    quantum->saving->estimate +=
-        (uint64_t)table->order.size * (sizeof(struct nr_saved_head) + sizeof(struct nr_saved_item) + table->stride -
-                                       offsetof(struct nr_record, steps)) +
-        (uint64_t)table->fresh * sizeof(struct nr_saved_slot);
+    quantum->saving->estimate += (uint64_t)table->order.size * (sizeof(struct nr_saved_head) + sizeof(struct nr_saved_item) +
+                                                                table->stride - offsetof(struct nr_record, steps)) +
+                                 (uint64_t)table->fresh * sizeof(struct nr_saved_slot);
 }
 
 /* All that must be of one moment, in one call. */
@@ -146,8 +145,8 @@ static int cut(struct quantum *quantum, uint64_t now)
                                        .span = store->span};
 
         put(quantum->pieces, NR_SAVED_STORE, &saved, sizeof(saved), 0);
-        quantum->saving->estimate += (uint64_t)store->slab.used * (sizeof(struct nr_saved_head) + sizeof(struct nr_saved_step) +
-                                                                   store->slab.step_bytes);
+        quantum->saving->estimate +=
+            (uint64_t)store->slab.used * (sizeof(struct nr_saved_head) + sizeof(struct nr_saved_step) + store->slab.step_bytes);
     }
     for (uint32_t i = 0; i < engine->table_count; i++)
         cut_table(quantum, i);

@@ -140,9 +140,10 @@ struct nr_saved_done {
 };
 
 _Static_assert(sizeof(struct nr_file_head) == 16 && sizeof(struct nr_block_head) == 24 && sizeof(struct nr_block_end) == 16 &&
-                   sizeof(struct nr_saved_head) == 8 && sizeof(struct nr_saved_begin) == 56 && sizeof(struct nr_saved_store) == 24 &&
-                   sizeof(struct nr_saved_table) == 136 && sizeof(struct nr_saved_set) == 24 && sizeof(struct nr_saved_step) == 8 &&
-                   sizeof(struct nr_saved_item) == 40 && sizeof(struct nr_saved_slots) == 16 && sizeof(struct nr_saved_slot) == 16 &&
+                   sizeof(struct nr_saved_head) == 8 && sizeof(struct nr_saved_begin) == 56 &&
+                   sizeof(struct nr_saved_store) == 24 && sizeof(struct nr_saved_table) == 136 &&
+                   sizeof(struct nr_saved_set) == 24 && sizeof(struct nr_saved_step) == 8 && sizeof(struct nr_saved_item) == 40 &&
+                   sizeof(struct nr_saved_slots) == 16 && sizeof(struct nr_saved_slot) == 16 &&
                    sizeof(struct nr_saved_stream) == 48 && sizeof(struct nr_saved_ring) == 16 && sizeof(struct nr_saved_done) == 32,
                "the file's layout has no padding");
 

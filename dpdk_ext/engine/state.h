@@ -29,8 +29,12 @@ struct nr_set {
 
 enum nr_saving_stage {
     NR_SAVING_NONE, /* no checkpoint is running */
-    NR_SAVING_CLEAR_STEPS, NR_SAVING_CLEAR_STREAMS, NR_SAVING_CUT, /* of all stores, before anything is written */
-    NR_SAVING_ITEMS, NR_SAVING_SLOTS, NR_SAVING_STREAMS,           /* of each store */
+    NR_SAVING_CLEAR_STEPS,
+    NR_SAVING_CLEAR_STREAMS,
+    NR_SAVING_CUT, /* of all stores, before anything is written */
+    NR_SAVING_ITEMS,
+    NR_SAVING_SLOTS,
+    NR_SAVING_STREAMS,           /* of each store */
     NR_SAVING_DONE,
 };
 

@@ -208,7 +208,8 @@ int nr_stream_open(struct nr_engine *engine, uint32_t store_index, const uint8_t
         return NR_MALFORMED;
     struct nr_store *store = &engine->stores[store_index];
 
-    for (uint32_t place = streams->hash[hash_of(streams, store_index, id)]; place != NR_NONE; place = streams->places[place].hash_next) {
+    for (uint32_t place = streams->hash[hash_of(streams, store_index, id)]; place != NR_NONE;
+         place = streams->places[place].hash_next) {
         struct nr_stream *stream = &streams->places[place];
 
         if (stream->store != store_index || memcmp(stream->id, id, 16) != 0)

@@ -27,7 +27,8 @@ struct nr_block_head nr_block_head(uint32_t kind, uint32_t number, const struct 
  * NR_MALFORMED: not whole, or not a checkpoint. */
 int nr_checkpoint_inspect(const char *path, struct nr_checkpoint_file *file);
 /* Fills a fresh engine; also NR_BAD_CONFIG. Unless NR_OK the engine must be destroyed. */
-int nr_checkpoint_restore(const char *path, struct nr_engine *engine, const struct nr_restore_map *map, struct nr_checkpoint_file *file);
+int nr_checkpoint_restore(const char *path, struct nr_engine *engine, const struct nr_restore_map *map,
+                          struct nr_checkpoint_file *file);
 void nr_checkpoint_file_free(struct nr_checkpoint_file *file);
 
 #endif

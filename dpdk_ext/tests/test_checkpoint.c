@@ -842,6 +842,128 @@ static void test_disk(void)
     world_end(world);
 }
 
+/* Above 4 GiB: read in full, as a sparse file of steps that are zeros, and restored into an engine that has room for the last of
+ * them. (Written in full it is by bench_checkpoint, which takes the disk and the memory.) */
+static void append(int fd, uint64_t *at, const void *bytes, uint64_t length)
+{
+    CHECK(pwrite(fd, bytes, length, (off_t)*at) == (ssize_t)length);
+    *at += length;
+}
+
+static void test_large(void)
+{
+    enum { BIG = 48 << 20, COUNT = 90 };
+    struct setup setup = setup_of(3);
+    struct nr_checkpoint_file file;
+    uint8_t *zeros = calloc(BIG, 1), records[1024];
+    uint64_t at = 0;
+    uint32_t number = 0;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    CHECK(zeros != NULL && fd >= 0);
+    setup.store = (struct nr_store_config){
+        .step_bytes = BIG, .observation_bytes = OBSERVATION, .steps = 4, .window = 1, .in_flight = 1, .streams = 1};
+    setup.config.table_count = 1;
+    setup.config.set_count = 0;
+    setup.tables[0].window = 1;
+    struct nr_engine *engine = create(&setup);
+    const struct nr_table *table = &engine->tables[0];
+
+    struct nr_file_head file_head = nr_file_head();
+    append(fd, &at, &file_head, sizeof(file_head));
+    struct nr_segment spec = {.base = "{}", .length = 2};
+    struct nr_block_head head = nr_block_head(NR_BLOCK_SPEC, number++, &spec, 1);
+    append(fd, &at, &head, sizeof(head));
+    append(fd, &at, "{}", 2);
+
+    struct __attribute__((packed)) {
+        struct nr_saved_head begin_head;
+        struct nr_saved_begin begin;
+        struct nr_saved_head store_head;
+        struct nr_saved_store store;
+        struct nr_saved_head table_head;
+        struct nr_saved_table table;
+    } start = {
+        {NR_SAVED_BEGIN, sizeof(start.begin)},
+        {.random = {1}, .stores = 1, .tables = 1},
+        {NR_SAVED_STORE, sizeof(start.store)},
+        {.step_bytes = BIG, .observation_bytes = OBSERVATION, .window = 1, .span = 1},
+        {NR_SAVED_TABLE, sizeof(start.table)},
+        {.capacity = COUNT,
+         .slots = COUNT,
+         .generation_bits = 40,
+         .item_bytes = COLUMNS,
+         .window = 1,
+         .size = COUNT,
+         .shard = table->shard,
+         .inserted = COUNT},
+    };
+    struct nr_segment part = {.base = &start, .length = sizeof(start)};
+    head = nr_block_head(NR_BLOCK_DATA, number++, &part, 1);
+    append(fd, &at, &head, sizeof(head));
+    append(fd, &at, &start, sizeof(start));
+
+    for (uint32_t i = 0; i < COUNT; i++) {
+        struct __attribute__((packed)) {
+            struct nr_saved_head head;
+            struct nr_saved_step step;
+            uint8_t first[8]; /* of the step's bytes */
+        } step = {{NR_SAVED_STEP, sizeof(step.step) + BIG}, {.number = i}, {(uint8_t)i, 1}};
+        struct __attribute__((packed)) {
+            struct nr_saved_head head;
+            struct nr_saved_item item;
+            uint8_t columns[COLUMNS];
+            uint32_t number;
+        } item = {{NR_SAVED_ITEM, sizeof(item) - sizeof(item.head)},
+                  {.key = table->shard | (uint64_t)i << 40, .born = i, .priority = 1, .position = NR_NONE},
+                  {(uint8_t)i},
+                  i};
+        struct nr_segment parts[] = {{.base = &step, .length = sizeof(step)},
+                                     {.base = zeros, .length = BIG - sizeof(step.first)},
+                                     {.base = &item, .length = sizeof(item)}};
+
+        head = nr_block_head(NR_BLOCK_DATA, number++, parts, 3);
+        append(fd, &at, &head, sizeof(head));
+        append(fd, &at, &step, sizeof(step));
+        at += BIG - sizeof(step.first); /* a hole */
+        append(fd, &at, &item, sizeof(item));
+    }
+    struct nr_saved_head done_head = {NR_SAVED_DONE, sizeof(struct nr_saved_done)};
+    struct nr_saved_done done = {.steps = COUNT, .items = COUNT};
+    memcpy(records, &done_head, sizeof(done_head));
+    memcpy(records + sizeof(done_head), &done, sizeof(done));
+    part = (struct nr_segment){.base = records, .length = sizeof(done_head) + sizeof(done)};
+    head = nr_block_head(NR_BLOCK_DATA, number++, &part, 1);
+    append(fd, &at, &head, sizeof(head));
+    append(fd, &at, records, part.length);
+    struct nr_block_end end = {.blocks = number, .bytes = at};
+    part = (struct nr_segment){.base = &end, .length = sizeof(end)};
+    head = nr_block_head(NR_BLOCK_END, number, &part, 1);
+    append(fd, &at, &head, sizeof(head));
+    append(fd, &at, &end, sizeof(end));
+    close(fd);
+    CHECK(at > UINT64_C(1) << 32);
+
+    int status = nr_checkpoint_restore(path, engine, straight(), &file);
+    if (status != NR_OK)
+        fprintf(stderr, "%s\n", file.complaint);
+    CHECK(status == NR_OK && file.bytes == at);
+    CHECK_EQUAL(file.restored.tables[0].items, COUNT);
+    nr_checkpoint_file_free(&file);
+    audit(engine);
+    CHECK_EQUAL(table->order.size, 3);
+    uint32_t slot = table->order.oldest;
+    for (uint32_t i = COUNT - 3; i < COUNT; i++, slot = table->order.links[slot].after) {
+        const struct nr_record *record = nr_table_record(table, slot);
+
+        CHECK_EQUAL(((const uint8_t *)record)[table->columns], i);
+        CHECK_EQUAL(nr_slab_step(&engine->stores[0].slab, record->steps[0])[0], i);
+    }
+    nr_engine_destroy(engine);
+    unlink(path);
+    free(zeros);
+}
+
 static void test_crc(void)
 {
     uint8_t bytes[200];
@@ -883,6 +1005,7 @@ int main(int argc, char **argv)
     test_keys_of_two_lives();
     test_stream_goes_on();
     test_files();
+    test_large();
     step_size = 1500;
     test_disk();
     unlink(path);

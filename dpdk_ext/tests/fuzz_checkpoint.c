@@ -2,7 +2,7 @@
  * The reader of checkpoints against records that no engine wrote, with no checksum in their way: whatever they are, they are refused
  * with a reason, or the engine that they fill passes its audit, works on, and can be saved again.
  *
- * Plain: usage fuzz_records [ROUNDS [SEED]]; mutates what engines of several kinds wrote. With clang -fsanitize=fuzzer and
+ * Plain: usage fuzz_checkpoint [ROUNDS [SEED]]; mutates what engines of several kinds wrote. With clang -fsanitize=fuzzer and
  * NR_LIBFUZZER defined it is a target of libFuzzer: the first byte chooses today's configuration, the rest are the records.
  */
 #include <string.h>
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
     uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 0) : 20000, seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1, taken = 0;
     uint64_t length = 0;
 
-    printf("fuzz_records %llu %llu\n", (unsigned long long)rounds, (unsigned long long)seed);
+    printf("fuzz_checkpoint %llu %llu\n", (unsigned long long)rounds, (unsigned long long)seed);
     nr_random_seed(&dice, seed);
     for (uint64_t round = 0; round < rounds; round++) {
         if (round % 100 == 0) {
