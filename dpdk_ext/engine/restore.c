@@ -472,7 +472,7 @@ static int take_slots(struct nr_restore *restore, const struct nr_saved_slots *s
             table->restored_slots[slot / 8] |= (uint8_t)(1u << slot % 8);
             table->restored++;
         } else {
-            nr_table_record(table, slot)->key = NR_KEY_GONE | nr_table_next_key(table, old->slots[slot].key, nr_table_leap(table));
+            nr_table_record(table, slot)->key = NR_KEY_GONE | nr_table_next_key(table, old->slots[slot].key, table->leap);
         }
     }
     return NR_OK;
@@ -697,7 +697,7 @@ static void finish_table(struct nr_restore *restore, struct old_table *old)
         chain_free(old, table);
         place_all(old, table);
         table->first_generations = saved->first_generations;
-        table->first_offset = saved->first_offset + nr_table_leap(table);
+        table->first_offset = saved->first_offset + table->leap;
     }
     table->limiter.inserted = saved->inserted;
     table->limiter.committed = saved->committed;

@@ -1,6 +1,6 @@
 /*
- * Filling a fresh engine from a checkpoint's records. The payloads of all DATA blocks are given twice, in their order: first to be
- * looked through, then, when the file has proved whole, to be taken. Today's configuration holds: smaller tables keep the newest
+ * Filling a fresh engine from a checkpoint's records. The payloads of all DATA blocks are given twice, in their order and the very
+ * same: first to be looked through, then, when the file has proved whole, to be taken. Today's configuration holds: smaller tables keep the newest
  * items, and what today's engine has no place for is counted. An engine whose restore failed is of no use: destroy it.
  *
  * A restore belongs to the start: unlike the engine it allocates, 8 bytes for each step and 26 for each slot of the file.

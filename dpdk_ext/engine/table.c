@@ -130,7 +130,7 @@ void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
     if (table->restored > 0 && (table->restored_slots[slot / 8] >> slot % 8 & 1)) {
         table->restored_slots[slot / 8] &= (uint8_t)~(1u << slot % 8);
         table->restored--;
-        leap = nr_table_leap(table);
+        leap = table->leap;
     }
     record->key = nr_table_next_key(table, record->key, leap);
     table->order.links[slot].after = table->free;

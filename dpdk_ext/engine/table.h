@@ -102,6 +102,7 @@ struct nr_table {
     struct nr_limiter limiter;
     uint64_t first_generations;                   /* secret that the first generations come from */
     uint64_t first_offset;                        /* added to them: rises with every restore */
+    uint64_t leap;                                /* what a slot's generation rises by at a restore; another at each start */
     uint64_t shard;                               /* upper bits of every key, in place */
     uint64_t draws;                               /* opened, ever */
     uint64_t updated, stale, refused;             /* priorities applied; for items gone; refused items and priorities */
@@ -152,12 +153,6 @@ void nr_table_save_past(struct nr_table *table, uint32_t slot);
 uint32_t nr_table_take(struct nr_table *table);
 /* Gives back a slot that is neither drawable nor leased, and its hold on its steps. */
 void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot);
-/* What the generation of a slot rises by at a restore: keys given after the checkpoint, and lost, match no later item. */
-static inline uint64_t nr_table_leap(const struct nr_table *table)
-{
-    return (uint64_t)1 << (table->generation_bits - 8);
-}
-
 /* The key that a slot's next item gets, `leap` generations on. */
 static inline uint64_t nr_table_next_key(const struct nr_table *table, uint64_t key, uint64_t leap)
 {

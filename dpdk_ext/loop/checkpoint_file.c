@@ -45,6 +45,9 @@ struct reader {
     uint64_t at;      /* bytes read */
     uint8_t *payload; /* of the present block */
     uint64_t room;    /* bytes of payload */
+    uint32_t *crc;    /* by block, from the first time: what is taken is what was looked through */
+    uint32_t crcs;    /* entries */
+    uint32_t crc_room;
 };
 
 __attribute__((format(printf, 3, 4))) static int refuse(struct nr_checkpoint_file *file, int status, const char *format, ...)
@@ -106,7 +109,32 @@ static int read_file_head(struct reader *reader)
     return NR_OK;
 }
 
-static int read_block(struct reader *reader, uint32_t number, struct nr_block_head *head)
+static int keep_crc(struct reader *reader, uint32_t number, uint32_t crc)
+{
+    if (number == reader->crc_room) {
+        uint32_t room = reader->crc_room > 0 ? reader->crc_room * 2 : 1024;
+        uint32_t *crcs = realloc(reader->crc, (size_t)room * sizeof(*crcs));
+
+        if (crcs == NULL)
+            return refuse(reader->file, NR_NO_MEMORY, "no memory for the checksums of %u blocks", room);
+        reader->crc = crcs;
+        reader->crc_room = room;
+    }
+    reader->crc[number] = crc;
+    reader->crcs = number + 1;
+    return NR_OK;
+}
+
+/* The records were found sound the first time; what comes now must be those. */
+static int same_block(struct reader *reader, uint32_t number, uint32_t crc)
+{
+    if (number >= reader->crcs || reader->crc[number] != crc)
+        return refuse(reader->file, NR_MALFORMED, "block at byte %llu: has changed while the file was read",
+                      (unsigned long long)reader->file->offset);
+    return NR_OK;
+}
+
+static int read_block(struct reader *reader, uint32_t number, bool again, struct nr_block_head *head)
 {
     struct nr_checkpoint_file *file = reader->file;
     unsigned long long offset = file->offset = reader->at;
@@ -134,11 +162,11 @@ static int read_block(struct reader *reader, uint32_t number, struct nr_block_he
     checked.crc = 0;
     if (nr_crc32c(nr_crc32c(0, &checked, sizeof(checked)), reader->payload, head->length) != head->crc)
         return refuse(file, NR_MALFORMED, "block at byte %llu: its checksum does not match", offset);
-    return NR_OK;
+    return again ? same_block(reader, number, head->crc) : keep_crc(reader, number, head->crc);
 }
 
 /* One time through the file; the spec is kept the first time. */
-static int read_through(struct reader *reader, struct nr_restore *restore,
+static int read_through(struct reader *reader, struct nr_restore *restore, bool again,
                         int (*give)(struct nr_restore *restore, const void *payload, uint64_t length))
 {
     struct nr_checkpoint_file *file = reader->file;
@@ -147,7 +175,7 @@ static int read_through(struct reader *reader, struct nr_restore *restore,
     for (uint32_t number = 0; status == NR_OK; number++) {
         struct nr_block_head head;
 
-        status = read_block(reader, number, &head);
+        status = read_block(reader, number, again, &head);
         if (status != NR_OK)
             break;
         if ((number == 0) != (head.kind == NR_BLOCK_SPEC))
@@ -192,7 +220,7 @@ static int read_file(const char *path, struct nr_restore *restore, bool take, st
     if (status == NR_OK) {
         file->bytes = (uint64_t)stat.st_size;
         (void)posix_fadvise(reader.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-        status = read_through(&reader, restore, nr_restore_scan);
+        status = read_through(&reader, restore, false, nr_restore_scan);
     }
     if (status == NR_OK) {
         status = nr_restore_scanned(restore);
@@ -204,13 +232,14 @@ static int read_file(const char *path, struct nr_restore *restore, bool take, st
         if (lseek(reader.fd, 0, SEEK_SET) != 0)
             status = refuse_errno(file, "seek");
         else
-            status = read_through(&reader, restore, nr_restore_take);
+            status = read_through(&reader, restore, true, nr_restore_take);
         if (status == NR_OK) {
             status = nr_restore_finish(restore);
             if (status != NR_OK)
                 refuse(file, status, "%s", nr_restore_complaint(restore));
         }
     }
+    free(reader.crc);
     free(reader.payload);
     close(reader.fd);
     return status;

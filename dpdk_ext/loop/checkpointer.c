@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 
 enum {
     BLOCKS = 8,
+    RENAMES = 8,                       /* of the file that we want to lock, by others, before we give up */
     PATHS = 4096,                      /* bytes of a path */
     PARTS = NR_CHECKPOINT_SEGMENTS + 1, /* of a block's payload */
     NAP_NS = 100000,                   /* between two looks at whether the thread is done */
@@ -121,17 +124,45 @@ static int write_block(struct output *output, uint32_t kind, const struct nr_seg
     return write_all(output, vector, (int)count + 1);
 }
 
+/* The file beside the path: empty, ours and locked, so that another process that saves to the same path is refused and neither
+ * writes into the other's. One that a killed process left is used again. */
+static int open_partial(struct output *output)
+{
+    const char *partial = output->checkpointer->partial;
+
+    for (int tries = 0; tries < RENAMES; tries++) {
+        struct stat opened, named;
+        int fd = open(partial, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644), error = 0;
+
+        if (fd < 0)
+            return errno;
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            error = errno;
+        } else if (fstat(fd, &opened) == 0 && lstat(partial, &named) == 0 && opened.st_dev == named.st_dev &&
+                   opened.st_ino == named.st_ino) {
+            if (ftruncate(fd, 0) == 0) {
+                output->fd = fd;
+                return 0;
+            }
+            error = errno;
+        }
+        close(fd);
+        if (error != 0)
+            return error;
+        /* Its owner gave it the checkpoint's name before we had the lock: it is whole, and not ours. */
+    }
+    return EAGAIN;
+}
+
 static int write_start(struct output *output)
 {
     struct nr_file_head head = nr_file_head();
     struct iovec vector = {.iov_base = &head, .iov_len = sizeof(head)};
     struct nr_segment spec = {.base = output->checkpointer->spec, .length = (uint32_t)strlen(output->checkpointer->spec)};
-    int error;
+    int error = open_partial(output);
 
-    output->fd = open(output->checkpointer->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (output->fd < 0)
-        return errno;
-    error = write_all(output, &vector, 1);
+    if (error == 0)
+        error = write_all(output, &vector, 1);
     return error != 0 ? error : write_block(output, NR_BLOCK_SPEC, &spec, 1);
 }
 
@@ -154,13 +185,12 @@ static int write_end(struct output *output)
 
     if (error == 0 && fsync(output->fd) != 0)
         error = errno;
-    if (close(output->fd) != 0 && error == 0)
-        error = errno;
-    output->fd = -1;
     if (error == 0 && rename(checkpointer->partial, checkpointer->path) != 0)
         error = errno;
     if (error != 0)
         return error;
+    close(output->fd); /* with the lock; all of it is on the disk */
+    output->fd = -1;
     snprintf(folder, sizeof(folder), "%s", checkpointer->path);
     int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -195,10 +225,10 @@ static void *run(void *argument)
             atomic_store_explicit(&checkpointer->failed, error, memory_order_release);
         atomic_store_explicit(&checkpointer->written, at + 1, memory_order_release);
     }
-    if (output.fd >= 0)
+    if (output.fd >= 0) {
+        (void)unlink(checkpointer->partial); /* under the lock, so that it is nobody else's */
         close(output.fd);
-    if (error != 0 || !last)
-        (void)unlink(checkpointer->partial);
+    }
     atomic_store_explicit(&checkpointer->error, error, memory_order_relaxed);
     if (!last && error == 0)
         atomic_store_explicit(&checkpointer->status, NR_CLOSED, memory_order_relaxed);

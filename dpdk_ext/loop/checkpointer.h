@@ -4,7 +4,7 @@
  * checksums, writes and synchronises. Between them is a ring of blocks with one producer and one consumer: filled blocks go
  * forward, and come back when they are written, so that their steps can be let go.
  *
- * The file is written as PATH.partial and renamed when all of it is on the disk; an error leaves what was at PATH as it was.
+ * The file is written as PATH.partial, under a lock, and renamed when all of it is on the disk; an error leaves what was at PATH as it was.
  */
 #ifndef NR_LOOP_CHECKPOINTER_H
 #define NR_LOOP_CHECKPOINTER_H

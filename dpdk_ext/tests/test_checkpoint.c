@@ -560,6 +560,47 @@ static void test_lost_keys(void)
     forget(&payloads);
 }
 
+/* The items that a server was given after a checkpoint: their keys, `count` for each table. */
+static void use(struct nr_engine *engine, uint64_t now, uint32_t count, uint64_t *keys)
+{
+    struct nr_stream_position position = open_stream(engine, 1);
+    struct feed feed = {.handle = position.handle, .steps = position.next_step, .items = position.next_item};
+
+    for (uint32_t i = 0; i < count; i++) {
+        write_step(engine, &feed, 1, now);
+        for (uint32_t t = 0; t < TABLES; t++)
+            *keys++ = insert(engine, &feed, 1, t, 1, now);
+    }
+}
+
+/* A server that dies twice after the same checkpoint: what its first life gave names nothing of the second. */
+static void test_keys_of_two_lives(void)
+{
+    enum { COUNT = 2000 };
+    static uint64_t first[COUNT * TABLES], second[COUNT * TABLES];
+    struct setup setup = setup_of(20);
+    struct world *world = world_of(&setup, 6);
+    struct payloads payloads = {0};
+    struct nr_restored report;
+
+    for (uint32_t i = 0; i < 100; i++)
+        operate(world);
+    save(world, 9, 0, &payloads);
+    for (uint32_t life = 0; life < 2; life++) {
+        setup.config.start_seconds++;
+        struct nr_engine *restored = create(&setup);
+
+        CHECK(restore(restored, &payloads, world->now, &report) == NR_OK);
+        use(restored, world->now, COUNT, life == 0 ? first : second);
+        nr_engine_destroy(restored);
+    }
+    for (uint32_t i = 0; i < COUNT * TABLES; i++)
+        for (uint32_t j = i % TABLES; j < COUNT * TABLES; j += TABLES)
+            CHECK(first[i] == NR_KEY_NONE || first[i] != second[j]);
+    world_end(world);
+    forget(&payloads);
+}
+
 /* Smaller and larger tables, fewer and more steps; keys stay where the slots fit. */
 static void test_sizes(void)
 {
@@ -1035,6 +1076,7 @@ int main(int argc, char **argv)
     }
     step_size = 21;
     test_lost_keys();
+    test_keys_of_two_lives();
     test_stream_goes_on();
     test_versions();
     test_files();
