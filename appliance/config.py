@@ -84,6 +84,18 @@ class EalConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """Where a server saves what it holds, and from where it starts again."""
+
+    path: Path
+    """the file; beside it, while one is being written, the same name with ".partial" behind it"""
+    every: float | None = None
+    """seconds from the end of one checkpoint to the next; None: none but on stop"""
+    on_stop: bool = True
+    """write one when the server is stopped"""
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """How to serve. Without a key, `auth = "off"` must be written for udp: whoever reaches the port may then read and
     write. Who reaches a vhost socket is decided by the mode of its file."""
@@ -109,6 +121,8 @@ class ServerConfig:
     """the processor core that the loop is pinned to; None: any"""
     seed: int | None = None
     """of draws, random removals and the first generations of keys; None: another at each start"""
+    checkpoint: CheckpointConfig | None = None
+    """where to save, and to restore from; None: a stopped server's items are gone"""
     ports: tuple[PortConfig, ...] = ()
     """DPDK ports to serve on besides"""
     eal: EalConfig = field(default_factory=EalConfig)
@@ -132,6 +146,23 @@ def _listen(value: Any) -> tuple[Address, ...]:
         return tuple(parse_listen(text) for text in texts)
     except BadAddressError as error:
         raise SpecError(f"server.listen: {error}", path="server.listen", value=value) from None
+
+
+def _checkpoint(value: Any) -> CheckpointConfig:
+    """server.checkpoint: a table."""
+    path = "server.checkpoint"
+    entries = dict(table_at(path, value))
+    only(path, entries, [f.name for f in fields(CheckpointConfig)])
+    where = entries.get("path")
+    if not isinstance(where, str) or not where or "\0" in where or where.endswith("/"):
+        raise refuse(f"{path}.path", where, "is not the path of a file")
+    entries["path"] = Path(where)
+    every = entries.get("every")
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every <= 1e9):
+        raise refuse(f"{path}.every", every, "is not a number of seconds above 0")
+    if not isinstance(entries.get("on_stop", True), bool):
+        raise refuse(f"{path}.on_stop", entries["on_stop"], "is not true or false")
+    return CheckpointConfig(**entries)
 
 
 def _mode(value: Any) -> int:
@@ -159,6 +190,8 @@ def parse_server(value: Any) -> ServerConfig:
     ):
         if key in entries:
             _whole(f"server.{key}", entries[key], low, high)
+    if "checkpoint" in entries:
+        entries["checkpoint"] = _checkpoint(entries["checkpoint"])
     if "vhost_mode" in entries:
         entries["vhost_mode"] = _mode(entries["vhost_mode"])
     if "max_datagram" in entries:

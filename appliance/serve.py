@@ -13,9 +13,9 @@ import click
 
 from netreplay.appliance.config import POLLS, load, override, require_auth
 from netreplay.appliance.eal import arguments
-from netreplay.appliance.server import Server
+from netreplay.appliance.server import CheckpointProgress, Server
 from netreplay.appliance.stats import StatsFile
-from netreplay.errors import BadConfigError
+from netreplay.errors import BadConfigError, NetreplayError
 from netreplay.memory import arithmetic, human
 
 
@@ -25,6 +25,33 @@ def announce(server: Server) -> str:
     sessions = f"{server.config.sessions} sessions {human(server.session_bytes)}"
     how = f"auth {server.config.auth or 'by file mode'}, polling {server.config.poll}"
     return f"netreplay: listening on {', '.join(server.urls)}, memory {memory} ({sessions}), {how}: ready"
+
+
+def _restored(server: Server) -> None:
+    """Says what the checkpoint file brought back."""
+    if server.restored is None:
+        return
+    items = ", ".join(f"{name} {count}" for name, count in server.restored.items.items())
+    click.echo(f"netreplay: restored from {server.restored.path}: {items} items, {server.restored.streams} streams")
+    for line in server.restored.differences:
+        click.echo(f"netreplay: restored: {line}")
+
+
+def _far(progress: CheckpointProgress) -> None:
+    click.echo(f"netreplay: checkpoint: {human(progress.bytes)} of about {human(progress.estimate)}")
+
+
+def _save(server: Server) -> None:
+    """The checkpoint on stop; one that cannot be written is said, and the exit code is 1."""
+    settings = server.config.checkpoint
+    if settings is None or not settings.on_stop:
+        return
+    click.echo(f"netreplay: stopped serving, writing checkpoint {settings.path}")
+    try:
+        done = server.save_stopped(_far)
+    except NetreplayError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"netreplay: checkpoint {settings.path}: {human(done.bytes)} in {done.seconds:.1f} s")
 
 
 def _partial(path: Path) -> Path:
@@ -124,6 +151,7 @@ def serve(
             signal.signal(number, stop)
         server.start()
         stats = None if stats_file is None else StatsFile(stats_file, server)
+        _restored(server)
         _tell(server, ready_file, ready_fd)
         if verbose:
             for name, info in server.ports.items():
@@ -134,4 +162,5 @@ def serve(
             server.wait()
         else:
             stats.keep()
+        _save(server)
     click.echo("netreplay: stopped")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from netreplay._binding import check, ffi, lib
+from netreplay._checkpoint import Restored, failure, restore
 from netreplay._engine import Plan, create, plan
 from netreplay.address import Address
 from netreplay.appliance.config import ServerConfig
@@ -17,11 +20,22 @@ from netreplay.appliance.eal import start
 from netreplay.appliance.filters import Filters
 from netreplay.appliance.port import PortInfo, open_port, slab_of
 from netreplay.clients.replay import TableInfo
-from netreplay.errors import BadAddressError, Closed, NetreplayError, SystemRefusedError, error_for
+from netreplay.errors import (
+    BadAddressError,
+    BadConfigError,
+    Closed,
+    NetreplayError,
+    SystemRefusedError,
+    Timeout,
+    error_for,
+)
 from netreplay.spec import Spec
 
+logger = logging.getLogger("netreplay")
 _SLICE = 0.1
 """seconds that a signal waits at most for its handler"""
+_LOOK = 0.02
+"""seconds between two looks at whether a checkpoint is written"""
 _WAYS_OUT = {  # by errno
     errno.EADDRINUSE: "another process listens there: stop it, or choose another port (0 takes any free one)",
     errno.EACCES: "no permission: ports below 1024 need root; choose a higher one",
@@ -71,6 +85,22 @@ class ServerCounters(NamedTuple):
     publishes: int
     fetches: int
     pings: int
+
+
+class CheckpointProgress(NamedTuple):
+    """How far the running, or the last, checkpoint is."""
+
+    running: bool
+    bytes: int
+    """written so far"""
+    estimate: int
+    """bytes of the whole, reckoned at its start; 0 until then"""
+    items: int
+    """of all tables, so far"""
+    seconds: float
+    """since it was asked for"""
+    longest_quantum: float
+    """seconds that the loop worked at it in one go at most"""
 
 
 def way_out(system_error: int) -> str:
@@ -124,12 +154,18 @@ class Server:
         self.session_bytes = int(lib.nr_appliance_session_bytes(made))
         """bytes beside the engine"""
         engine, self.engine_bytes = create(self.plan, limit=config.memory, beside=self.session_bytes)
+        self.restored: Restored | None = None
+        """what the checkpoint file brought back, if there was one"""
         ios: list[Any] = []
         self.addresses: list[Address] = []
         """where it listens, in the order of the config"""
         self.ports: dict[str, PortInfo] = {}
         """what the DPDK ports got, by name"""
         try:
+            if config.checkpoint is not None and config.checkpoint.path.exists():
+                self.restored = restore(engine, self.plan, config.checkpoint.path)
+                for line in self.restored.differences:
+                    logger.warning("checkpoint %s: %s", config.checkpoint.path, line)
             for wanted in config.listen:
                 io, address = _listen(wanted, config)
                 ios.append(io)
@@ -158,6 +194,8 @@ class Server:
             raise error_for(status[0] or lib.NR_NO_MEMORY, f"{self.url}: cannot serve")
         self._ptr = ptr
         self._thread: threading.Thread | None = None
+        self._saver: threading.Thread | None = None
+        self._ended = threading.Event()
         self._status = 0
 
     @property
@@ -180,6 +218,9 @@ class Server:
 
         self._thread = threading.Thread(target=run, name="netreplay-server", daemon=True)
         self._thread.start()
+        if self.config.checkpoint is not None and self.config.checkpoint.every is not None:
+            self._saver = threading.Thread(target=self._save_often, name="netreplay-checkpoints", daemon=True)
+            self._saver.start()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until the loop ends, or `timeout` seconds; whether it ended, or raises why. Signal handlers run meanwhile."""
@@ -197,6 +238,94 @@ class Server:
         """Makes the loop end within milliseconds; from any thread and any signal handler."""
         if self._ptr is not None:
             lib.nr_appliance_stop(self._ptr)
+
+    # ---- checkpoints ----
+
+    def checkpoint(self, timeout: float = math.inf) -> CheckpointProgress:
+        """Has the loop write one now, beside its work, and waits until it is on the disk.
+
+        SystemRefusedError (`errno`, `path`) or CheckpointError when it could not be written: what was there is still
+        there. Timeout after so many seconds; the writing goes on then.
+        """
+        path, end = self._begin(), time.monotonic() + timeout
+        while self.checkpoint_progress().running:
+            if time.monotonic() >= end:
+                raise Timeout(f"checkpoint {path}: not written within {timeout:g} s; it is still being written")
+            if self._ended.wait(_LOOK):
+                raise Closed(f"{self.url} is stopped: checkpoint {path} was not finished")
+        return self._written(path)
+
+    def checkpoint_progress(self) -> CheckpointProgress:
+        """How far the running, or the last, checkpoint is."""
+        return self._progress()[0]
+
+    def _progress(self) -> tuple[CheckpointProgress, int, int]:
+        if self._ptr is None:
+            raise Closed(f"{self.url} is closed")
+        now = ffi.new("struct nr_checkpoint_progress *")
+        lib.nr_appliance_checkpoint_progress(self._ptr, now)
+        progress = CheckpointProgress(
+            running=now.state == lib.NR_CHECKPOINT_RUNNING,
+            bytes=int(now.bytes),
+            estimate=int(now.estimate),
+            items=int(now.items),
+            seconds=now.elapsed_ns / 1e9,
+            longest_quantum=now.longest_quantum_ns / 1e9,
+        )
+        return progress, int(now.status), int(now.error)
+
+    def _begin(self) -> str:
+        if self._ptr is None:
+            raise Closed(f"{self.url} is closed")
+        if self.config.checkpoint is None:
+            raise BadConfigError("server.checkpoint: is missing: there is no file to write", field="server.checkpoint")
+        path, error = str(self.config.checkpoint.path), ffi.new("int *")
+        status = int(lib.nr_appliance_checkpoint(self._ptr, os.fsencode(path), error))
+        if status:
+            raise failure(path, status, error[0])
+        return path
+
+    def _written(self, path: str) -> CheckpointProgress:
+        progress, status, error = self._progress()
+        if status:
+            raise failure(path, status, error)
+        return progress
+
+    def _save_often(self) -> None:
+        settings = self.config.checkpoint
+        assert settings is not None
+        while not self._ended.wait(settings.every):
+            try:
+                done = self.checkpoint()
+            except Closed:
+                return
+            except NetreplayError as error:
+                logger.warning("%s; trying again in %g s", error, settings.every)
+            else:
+                logger.info("checkpoint %s: %d bytes in %.1f s", settings.path, done.bytes, done.seconds)
+
+    def save_stopped(self, tell: Callable[[CheckpointProgress], object] = lambda _: None) -> CheckpointProgress:
+        """When the loop has ended: has its clients notice, then writes a checkpoint, however long it takes; `tell` is
+        called once a second. One that is still being written is finished first. Errors as of checkpoint()."""
+        if self._thread is not None:
+            self._thread.join()
+        self._ended.set()
+        if self._saver is not None:
+            self._saver.join()
+        lib.nr_appliance_leave(self._ptr)
+        self._finish(tell)
+        path = self._begin()
+        self._finish(tell)
+        return self._written(path)
+
+    def _finish(self, tell: Callable[[CheckpointProgress], object]) -> None:
+        told = time.monotonic()
+        while lib.nr_appliance_checkpoint_finish(self._ptr, int(_SLICE * 1e9)):
+            if time.monotonic() - told >= 1.0:
+                told = time.monotonic()
+                tell(self.checkpoint_progress())
+
+    # ---- the rest ----
 
     def counters(self) -> ServerCounters:
         """What the loop has done so far."""
@@ -222,8 +351,10 @@ class Server:
         if self._ptr is None:
             return
         self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._ended.set()
+        for thread in (self._thread, self._saver):
+            if thread is not None:
+                thread.join()
         ptr, self._ptr = self._ptr, None
         lib.nr_appliance_close(ptr)
 

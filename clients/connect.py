@@ -9,6 +9,7 @@ from typing import Any
 
 from netreplay import address as addresses
 from netreplay._binding import check, ffi, lib, wait_slices
+from netreplay._checkpoint import restore as fill
 from netreplay._engine import create, plan
 from netreplay.address import Address
 from netreplay.clients.arguments import seconds, shown, whole
@@ -40,6 +41,7 @@ def connect(
     timeout: float = 10.0,
     poll: str = "adaptive",
     seed: int | None = None,
+    restore: str | Path | None = None,
 ) -> Replay:
     """Opens a replay memory.
 
@@ -49,7 +51,8 @@ def connect(
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
     and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy". `seed` (0 to
     2^63 - 1) is that of a "local:" memory's draws, removals and keys: the same calls then give the same batches. A
-    server has its own, server.seed of its config.
+    server has its own, server.seed of its config. `restore`, for local: only, is a checkpoint to start from;
+    CheckpointError when it cannot be, `replay.restored` says what it held.
     """
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
@@ -70,7 +73,11 @@ def connect(
     if auth not in (None, "off"):
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
     if address.scheme == "local":
-        return _local(address, url, spec, timeout, seed)
+        return _local(address, url, spec, timeout, restore, seed)
+    if restore is not None:
+        raise BadConfigError(
+            f"restore: {url} is a server's, which restores by itself: server.checkpoint in its config", value=restore
+        )
     if auth is None and address.scheme == "udp":
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
@@ -83,7 +90,9 @@ def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
     return connect(url, **arguments)
 
 
-def _local(address: Address, url: str, spec: Spec | None, timeout: float, seed: int | None) -> Replay:
+def _local(
+    address: Address, url: str, spec: Spec | None, timeout: float, restore: str | Path | None, seed: int | None
+) -> Replay:
     if spec is None:
         if not address.path:
             raise BadAddressError(
@@ -96,6 +105,13 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float, seed: 
         )
     planned = plan(spec, seed=seed)
     engine, _ = create(planned)
+    restored = None
+    if restore is not None:
+        try:
+            restored = fill(engine, planned, restore)
+        except BaseException:
+            lib.nr_engine_destroy(engine)
+            raise
     status = ffi.new("int *")
     text = planned.spec.to_json().encode()
     ptr = lib.nr_replay_local(engine, planned.config, ffi.new("char[]", text), status)
@@ -104,7 +120,9 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float, seed: 
         check(status[0] or lib.NR_NO_MEMORY, url)
     handle = Handle(ptr, address, timeout)
     handle.plan = planned
-    return Replay(handle, url, {"spec": spec, "timeout": timeout, "seed": seed})
+    replay = Replay(handle, url, {"spec": spec, "timeout": timeout, "seed": seed})
+    replay.restored = restored
+    return replay
 
 
 def _server(address: Address, url: str, spec: Spec | None, timeout: float, poll: str) -> Replay:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
+import os
 import time
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from netreplay._binding import ffi, lib
+from netreplay._binding import ffi, lib, wait_slices
+from netreplay._checkpoint import Restored, failure
 from netreplay.clients.actor import CLOSE_SECONDS, Actor
 from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle, remaining
@@ -19,7 +23,7 @@ from netreplay.clients.looking import Found, Histograms, get, histograms
 from netreplay.clients.losses import Loss, announce
 from netreplay.clients.parameters import Parameters
 from netreplay.clients.updating import DeleteResult, Updater
-from netreplay.errors import NetreplayError, NoTableError, NotPicklableError
+from netreplay.errors import CheckpointError, NetreplayError, NoTableError, NotPicklableError, Timeout
 from netreplay.spec import Spec
 
 logger = logging.getLogger("netreplay")
@@ -235,6 +239,8 @@ class Replay:
         """what the server holds, every size resolved"""
         self.parameters = Parameters(handle)
         """the set "default"; `parameters["x"]` is another"""
+        self.restored: Restored | None = None
+        """what a `restore=` brought back"""
         self._closed = False
         _open_replays.add(self)
 
@@ -301,6 +307,44 @@ class Replay:
         """Everything that restarts of the server have lost so far; also said by DataLossWarning as it is noticed."""
         announce(self._handle)
         return list(self._handle.losses)
+
+    def checkpoint(self, path: str | Path, timeout: float | None = None) -> int:
+        """Writes a checkpoint (local: only; a server writes its own) while other threads go on; its bytes.
+
+        The file is replaced as a whole, or, on an error or timeout, left as it was: SystemRefusedError (`errno`,
+        `path`) says what the system refused.
+        """
+        if self._handle.address.scheme != "local":
+            raise CheckpointError(
+                f"checkpoint: {self.url} is a server's, which writes its own: server.checkpoint in its config",
+                path=os.fspath(path),
+            )
+        limit = math.inf if timeout is None else seconds(timeout)
+        name, error = os.fspath(path), ffi.new("int *")
+        progress = ffi.new("struct nr_checkpoint_progress *")
+
+        def explain(waited: float) -> Timeout:
+            done = f"{progress.bytes} of about {progress.estimate} bytes were written"
+            return Timeout(f"checkpoint {name}: not written within {waited:g} s: {done}", path=name)
+
+        with self._handle as replay:
+            status = int(lib.nr_replay_checkpoint_begin(replay, os.fsencode(name), error))
+            if status:
+                raise self._not_written(name, status, error[0])
+            status = wait_slices(
+                lambda wait_ns: int(lib.nr_replay_checkpoint_wait(replay, wait_ns, progress)),
+                limit,
+                explain,
+                lambda: lib.nr_replay_checkpoint_cancel(replay),
+            )
+            if status:
+                raise self._not_written(name, status, progress.error)
+        return int(progress.bytes)
+
+    def _not_written(self, path: str, status: int, error: int) -> NetreplayError:
+        if status == lib.NR_CLOSED and self._handle.dead is not None:
+            self._handle.refuse()
+        return failure(path, status, error)
 
     def close(self) -> None:
         """Closes actors (waiting up to 0.8 s for acknowledgements), learners, and the connection; more than once, any

@@ -17,6 +17,11 @@ _COMMANDS = {
     "tables": ("netreplay.appliance.look", "tables", "Show what is in the tables of a server."),
     "ping": ("netreplay.appliance.look", "ping", "Measure round trips to a server."),
     "latency": ("netreplay.clients.latency", "latency", "Measure what calls cost: client, wire and server apart."),
+    "checkpoint": (
+        "netreplay.appliance.checkpoint",
+        "checkpoint",
+        "Show what a checkpoint file holds, and whether it is whole.",
+    ),
     "forward": ("netreplay.appliance.forward", "forward", "Forward UDP to a server, badly (seeded, for tests)."),
     "demo": ("netreplay.clients.demo", "demo", "A server, two actors and a learner on CartPole or an Atari game."),
 }

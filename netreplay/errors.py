@@ -269,6 +269,15 @@ class SpecError(BadConfigError):
     value: Any = None
 
 
+class CheckpointError(NetreplayError, ValueError):
+    """A checkpoint cannot be used or made. Fields: `path`; `offset` of the damaged block, `field` of the spec that
+    differs, or None."""
+
+    path: str = ""
+    offset: int | None = None
+    field: str | None = None
+
+
 class ColumnError(NetreplayError, ValueError, TypeError):
     """A value does not fit its column. Fields: `store`, `column`, `index` (of the first misfit, or None), `value`."""
 

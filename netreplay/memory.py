@@ -24,9 +24,14 @@ def store_window(spec: Spec, name: str) -> int:
 
 def held_steps(table: TableSpec) -> int:
     """steps that a full table's items hold, when episodes are long"""
-    most = table.capacity * table.window.steps
-    shared = table.capacity * table.window.advance
-    return min(most, shared + -(-shared // 8)) if table.remover == "fifo" else most
+    apart = table.remover != "fifo"
+    return table.capacity * (table.window.steps if apart else min(table.window.advance, table.window.steps))
+
+
+def _room(table: TableSpec) -> int:
+    """steps that a store has for a full table's items"""
+    held = held_steps(table)
+    return held + -(-held // 8) if table.remover == "fifo" else held
 
 
 def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
@@ -41,7 +46,7 @@ def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
     steps = store.steps
     if steps is None:
         pinned = sum(min(t.leases * t.window.steps, max(held_steps(t) // 8, 1024)) for t in tables)
-        steps = held + streams * tail + pinned
+        steps = max((_room(t) for t in tables), default=2) + streams * tail + pinned
     elif steps < tail + window:
         path = f"store.{name}.steps"
         least = f"{tail + window} (window {window} - 1 + in_flight {in_flight} + window {window})"

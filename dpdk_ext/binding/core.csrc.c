@@ -6,6 +6,7 @@
 #include "io/udp.h"
 #include "io/vhost.h"
 #include "loop/appliance.h"
+#include "loop/checkpoint_file.h"
 #include "testing/forwarder.h"
 #include "testing/tcp.h"
 

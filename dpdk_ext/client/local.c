@@ -7,10 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
+
+#include "../loop/checkpointer.h"
 
 enum {
     OWNER = 1,          /* of every stream */
     AHEAD = 8,          /* steps that an actor may stage while earlier ones wait for space */
+    NAP_NS = 100000,    /* of a checkpoint, while blocks are written */
     ACCESSES = 4096,       /* of memory, about, that one call spends on items that must leave */
     RETRY_NS = 5000000, /* how soon a publication waiting for readers' patience looks again */
 };
@@ -373,6 +377,7 @@ static void local_destroy(struct nr_replay *replay)
 {
     struct nr_local *local = nr_local_of(replay);
 
+    nr_checkpointer_close(local->checkpointer, local->engine);
     nr_engine_destroy(local->engine);
     nr_replay_end(replay);
     free(local);
@@ -403,6 +408,53 @@ static const struct nr_backend local_backend = {
     .counters = local_counters,
 };
 
+int nr_replay_checkpoint_begin(struct nr_replay *replay, const char *path, int *error)
+{
+    *error = 0;
+    if (replay->backend != &local_backend)
+        return NR_REFUSED;
+    int status = nr_enter(replay);
+    if (status != NR_OK)
+        return status;
+    status = nr_checkpointer_begin(nr_local_of(replay)->checkpointer, path, error);
+    nr_leave(replay);
+    return status;
+}
+
+int nr_replay_checkpoint_wait(struct nr_replay *replay, uint64_t wait_ns, struct nr_checkpoint_progress *progress)
+{
+    struct nr_local *local = nr_local_of(replay);
+    uint64_t begin = nr_clock(), now = begin;
+
+    for (;;) {
+        /* The mutex is given up after each quantum, so that others wait for one at most. */
+        int status = nr_enter(replay);
+        if (status != NR_OK)
+            return status;
+        bool more = nr_checkpointer_work(local->checkpointer, local->engine, now);
+        nr_leave(replay);
+        nr_checkpointer_progress(local->checkpointer, progress);
+        if (!nr_checkpointer_running(local->checkpointer))
+            return progress->status;
+        if (now - begin >= wait_ns)
+            return NR_PENDING;
+        if (!more) {
+            struct timespec nap = {.tv_nsec = NAP_NS};
+
+            nanosleep(&nap, NULL);
+        }
+        now = nr_clock();
+    }
+}
+
+void nr_replay_checkpoint_cancel(struct nr_replay *replay)
+{
+    if (nr_enter(replay) != NR_OK)
+        return; /* whoever frees it ends it */
+    nr_checkpointer_cancel(nr_local_of(replay)->checkpointer, nr_local_of(replay)->engine);
+    nr_leave(replay);
+}
+
 struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status)
 {
     struct nr_layout *layout = nr_layout_copy(config, status);
@@ -422,7 +474,9 @@ struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engi
     }
     local->replay.layout = layout;
     local->replay.spec = strdup(spec);
-    if (local->replay.spec == NULL) {
+    local->checkpointer = nr_checkpointer_open(spec, status);
+    if (local->replay.spec == NULL || local->checkpointer == NULL) {
+        nr_checkpointer_close(local->checkpointer, engine);
         nr_replay_end(&local->replay);
         free(local);
         *status = NR_NO_MEMORY;

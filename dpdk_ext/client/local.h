@@ -7,6 +7,7 @@
 struct nr_local {
     struct nr_replay replay; /* first */
     struct nr_engine *engine;
+    struct nr_checkpointer *checkpointer;
     struct nr_sample *first_waiting, **last_waiting; /* samples not drawn yet, by age */
     uint32_t blocked_actors;       /* actors with committed steps or items that wait */
     uint32_t publications;         /* that wait: sleepers look again soon */

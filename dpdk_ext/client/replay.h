@@ -16,6 +16,7 @@ struct nr_replay;
 struct nr_operation;
 struct nr_actor;
 struct nr_packet_io;
+struct nr_checkpoint_progress; /* loop/checkpointer.h */
 
 enum nr_poll { NR_POLL_ADAPTIVE = 0, NR_POLL_BUSY = 1 }; /* adaptive: spin some tens of microseconds, then sleep in the kernel */
 
@@ -28,6 +29,13 @@ struct nr_connect_options {
 /* Takes the engine over: it is destroyed with the replay (not when the answer is NULL). `spec` (UTF-8, copied) is what
  * nr_replay_spec answers. */
 struct nr_replay *nr_replay_local(struct nr_engine *engine, const struct nr_engine_config *config, const char *spec, int *status);
+/* A checkpoint of a replay in this process, written beside other calls: begin, then wait until it is over. NR_REFUSED: the replay is
+ * another process's, whose server has checkpoints of its own; NR_WAIT_TURN: one is running; NR_SYSTEM with *error. */
+int nr_replay_checkpoint_begin(struct nr_replay *replay, const char *path, int *error);
+/* How it ended, or NR_PENDING after wait_ns. Only whoever began. The checkpoint goes on only while it is waited for. */
+int nr_replay_checkpoint_wait(struct nr_replay *replay, uint64_t wait_ns, struct nr_checkpoint_progress *progress);
+/* Ends it early; the file that was there stays. */
+void nr_replay_checkpoint_cancel(struct nr_replay *replay);
 /* Resolves the host, opens a socket and sends HELLO; nr_replay_ready waits for the answer. NR_BAD_ADDRESS: no such host;
  * NR_SYSTEM: no way to it. */
 struct nr_replay *nr_replay_udp(const char *host, uint16_t port, const struct nr_connect_options *options, int *status);

@@ -227,7 +227,7 @@ static int audit_table(const struct audit *audit, const struct nr_engine *engine
     EXPECT(listed + leftovers + unused == table->fresh && table->fresh <= table->slots, "table %u: slots", index);
     EXPECT(table->inserted_before + table->limiter.inserted ==
                listed + table->evicted_capacity + table->evicted_steps + table->evicted_sampled + table->evicted_deleted +
-                   table->evicted_reset + table->evicted_age + table->evicted_version,
+                   table->evicted_reset + table->evicted_age + table->evicted_version + table->dropped,
            "table %u: inserts and evictions", index);
     EXPECT(nr_limits_valid(&table->limiter.limits, table->capacity) && table->limiter.limits.min_size > 0, "table %u: limits",
            index);
@@ -307,8 +307,9 @@ static int audit_slab(const struct audit *audit, const struct nr_slab *slab, uin
         EXPECT(held == 0 || (slab->steps[place].state & NR_STEP_MISSING) <= slab->step_bytes, "store %u step %u: missing", index,
                place);
     }
-    EXPECT(lent == slab->lent, "store %u: %llu references are nobody's, %u are lent", index, (unsigned long long)lent, slab->lent);
-    EXPECT(lent <= slab->count / NR_SLAB_LENT_SHARE, "store %u: lent steps", index);
+    EXPECT(lent == (uint64_t)slab->lent + slab->pinned, "store %u: %llu references are nobody's, %u are lent, %u pinned", index,
+           (unsigned long long)lent, slab->lent, slab->pinned);
+    EXPECT(slab->lent <= slab->count / NR_SLAB_LENT_SHARE, "store %u: lent steps", index);
     EXPECT(used == slab->used && slab->used <= slab->count, "store %u: used steps", index);
     for (uint32_t place = slab->free; place != NR_NONE; place = slab->steps[place].state)
         EXPECT(place < slab->fresh && slab->steps[place].references == 0 && ++free <= slab->fresh, "store %u: free steps", index);

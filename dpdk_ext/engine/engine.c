@@ -75,6 +75,15 @@ static bool config_valid(const struct nr_engine_config *config)
 /* ---- Layout ---- */
 
 /* Cuts the arena up and fills in what has no memory of its own. On an arena without memory it only reckons. */
+/* At least 2^(g - 8), so that keys given after a checkpoint, and lost, match no later item; and another at each start, so that this
+ * holds too for what one start after the checkpoint gives and the next start after the same checkpoint gives again. */
+static uint64_t leap_of(const struct nr_table *table, uint64_t start)
+{
+    uint64_t least = (uint64_t)1 << (table->generation_bits - 8);
+
+    return least + (nr_random_mix(start) & (least - 1));
+}
+
 static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const struct nr_engine_config *config)
 {
     uint32_t streams = 0;
@@ -148,6 +157,7 @@ struct nr_engine *nr_engine_create(const struct nr_engine_config *config, int *s
         nr_expire_configure(engine, table, &config->tables[i].limits);
         table->shard = (uint64_t)config->shard << NR_KEY_BITS;
         table->first_generations = nr_random_next(&engine->random);
+        table->leap = leap_of(table, engine->start_version);
         table->next_of_store = store->first_table;
         store->first_table = i;
     }

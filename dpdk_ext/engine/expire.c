@@ -81,8 +81,9 @@ void nr_expire_unlink(struct nr_expiry *expiry, uint32_t slot)
 
 /* ---- Versions ---- */
 
-/* The publication, counted from 1 since this start, that the columns name. What an earlier start published counts as the one before
- * the first of this: the item is at least that far behind. */
+/* The publication, counted from 1, that the columns name: since this start, or, after a restore, since that of the engine which wrote
+ * the checkpoint, whose count goes on. What a still earlier start published counts as the one before the first: the item is at least
+ * that far behind. */
 static uint64_t publication_of(const struct nr_engine *engine, const struct nr_expiry *expiry, const void *columns)
 {
     uint64_t version;
@@ -90,7 +91,12 @@ static uint64_t publication_of(const struct nr_engine *engine, const struct nr_e
     memcpy(&version, (const uint8_t *)columns + expiry->offset, sizeof(version));
     if (version == 0)
         return NO_VERSION;
-    return version <= engine->start_version ? 0 : version - engine->start_version;
+    if (version > engine->start_version)
+        return version - engine->start_version;
+    if (engine->earlier_version == 0 || version <= engine->earlier_version)
+        return 0;
+    version -= engine->earlier_version;
+    return version < engine->earlier_counter ? version : engine->earlier_counter;
 }
 
 static const void *columns_of(const struct nr_table *table, uint32_t slot)

@@ -6,9 +6,9 @@
 
 #define AHEAD 12 /* keys whose memory is asked for before they are updated */
 
-static int refuse(struct nr_table *table, struct nr_stream *stream, uint64_t number, int status)
+static int refuse(struct nr_streams *streams, struct nr_table *table, struct nr_stream *stream, uint64_t number, int status)
 {
-    stream->next_item = number + 1;
+    nr_stream_decide(streams, stream, number + 1);
     table->refused++;
     return status;
 }
@@ -28,22 +28,22 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
     if (item->number >= NR_MAX_NUMBER)
         return NR_BAD_WINDOW;
     if (table_index >= engine->table_count || engine->tables[table_index].store != stream->store) {
-        stream->next_item = item->number + 1;
+        nr_stream_decide(&engine->streams, stream, item->number + 1);
         return NR_NO_TABLE;
     }
 
     struct nr_table *table = &engine->tables[table_index];
     struct nr_store *store = &engine->stores[stream->store];
     if (bad_priority)
-        return refuse(table, stream, item->number, NR_BAD_PRIORITY);
+        return refuse(&engine->streams, table, stream, item->number, NR_BAD_PRIORITY);
     if (item->steps == 0 || item->steps > table->window || (uint64_t)item->anchor + item->length != item->steps - 1)
-        return refuse(table, stream, item->number, NR_BAD_WINDOW);
+        return refuse(&engine->streams, table, stream, item->number, NR_BAD_WINDOW);
     uint32_t whole;
     int status = nr_stream_has(&engine->streams, store, stream, item->first_step, item->steps, &whole);
     if (status == NR_WAIT_STEPS)
         return nr_wait_for(wait, NR_WAIT_STEPS, whole, item->steps);
     if (status != NR_OK)
-        return refuse(table, stream, item->number, status);
+        return refuse(&engine->streams, table, stream, item->number, status);
     if (table->resetting)
         return nr_wait_for(wait, NR_WAIT_LEAVING, table->order.size, 0);
     if (nr_expiry_limited(&table->expiry)) { /* those that are too old make room, and are no measure of the default priority */
@@ -91,7 +91,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
     nr_expire_link(engine, table, slot);
     table->limiter.inserted++;
     table->progress++;
-    stream->next_item = item->number + 1;
+    nr_stream_decide(&engine->streams, stream, item->number + 1);
     *key = record->key;
     return NR_OK;
 }

@@ -59,6 +59,18 @@ static inline void nr_remover_init(struct nr_removal *remover, struct nr_arena *
     remover->ops->init(remover, arena, config, slots);
 }
 
+/* Where an item stands in an array whose order matters to draws, and how it gets there again: it changes places. NR_NONE: none. */
+static inline uint32_t nr_remover_position(const struct nr_removal *remover, uint32_t slot)
+{
+    return remover->ops == &nr_remover_uniform ? remover->uniform.positions[slot] : NR_NONE;
+}
+
+static inline void nr_remover_move(struct nr_removal *remover, uint32_t slot, uint32_t position)
+{
+    if (remover->ops == &nr_remover_uniform && position < remover->uniform.size)
+        nr_dense_swap(&remover->uniform, remover->uniform.positions[slot], position);
+}
+
 /* The item that leaves first; only when there is one. */
 static inline uint32_t nr_remover_first(struct nr_removal *remover, struct nr_random *random)
 {

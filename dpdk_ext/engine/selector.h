@@ -41,6 +41,9 @@ struct nr_selector_ops {
     /* The leaf of a raw priority, and the sum of the leaves of all drawable items, in units. */
     uint64_t (*leaf)(const struct nr_selector *selector, double raw);
     uint64_t (*total)(const struct nr_selector *selector);
+    /* Where the item stands in an array whose order matters to draws, and how it gets there again: it changes places. NULL: none. */
+    uint32_t (*position)(const struct nr_selector *selector, uint32_t slot);
+    void (*move)(struct nr_selector *selector, uint32_t slot, uint32_t position); /* position < items */
     /* Draws, one after the other: probabilities, and slots where the table then puts the keys. Only when total > 0 and, for
      * `distinct`, count <= total / NR_PRIORITY_UNIT. */
     void (*sample)(struct nr_selector *selector, struct nr_random *random, struct nr_turn turn, struct nr_draw_entry *drawn);
@@ -124,6 +127,11 @@ uint64_t nr_selector_running(const struct nr_selector *selector);
 uint64_t nr_selector_pass(const struct nr_selector *selector);
 /* Draws that its passes still allow; UINT64_MAX without passes or without an end to them. */
 uint64_t nr_selector_allowed(const struct nr_selector *selector);
+/* The pass that an item was last drawn in; 0 for none, and for selectors without passes. */
+uint64_t nr_selector_drawn_in(const struct nr_selector *selector, uint32_t slot);
+/* For a restore, when the items are there and none is drawn: the running pass, and that an item was drawn in it. */
+void nr_selector_resume(struct nr_selector *selector, uint64_t pass);
+void nr_selector_drawn(struct nr_selector *selector, uint32_t slot);
 /* Takes the `count` draws just made back: `pass` ran before them, and the `first` first of them are of it. Their keys are slots, all
  * drawable. */
 void nr_selector_rewind(struct nr_selector *selector, uint64_t pass, uint32_t first, uint32_t count,

@@ -102,6 +102,42 @@ uint64_t nr_selector_allowed(const struct nr_selector *selector)
     return selector->pass.left + (selector->pass.passes - selector->pass.pass) * selector->pass.items.size;
 }
 
+uint64_t nr_selector_drawn_in(const struct nr_selector *selector, uint32_t slot)
+{
+    return selector->ops == &nr_selector_without_replacement ? selector->pass.drawn_in[slot] : 0;
+}
+
+void nr_selector_resume(struct nr_selector *selector, uint64_t pass)
+{
+    if (selector->ops != &nr_selector_without_replacement || pass == 0)
+        return;
+    selector->pass.pass = selector->pass.passes > 0 && pass > selector->pass.passes ? selector->pass.passes : pass;
+}
+
+void nr_selector_drawn(struct nr_selector *selector, uint32_t slot)
+{
+    uint32_t position = selector->pass.items.positions[slot];
+
+    if (position >= selector->pass.left)
+        return;
+    selector->pass.drawn_in[slot] = selector->pass.pass;
+    nr_dense_swap(&selector->pass.items, position, --selector->pass.left);
+}
+
+static uint32_t position_of(const struct nr_selector *selector, uint32_t slot)
+{
+    return selector->pass.items.positions[slot];
+}
+
+/* Never from the drawn to the others, nor back. */
+static void move(struct nr_selector *selector, uint32_t slot, uint32_t target)
+{
+    uint32_t position = selector->pass.items.positions[slot];
+
+    if ((position < selector->pass.left) == (target < selector->pass.left))
+        nr_dense_swap(&selector->pass.items, position, target);
+}
+
 void nr_selector_rewind(struct nr_selector *selector, uint64_t pass, uint32_t first, uint32_t count,
                         const struct nr_draw_entry *drawn)
 {
@@ -147,5 +183,7 @@ const struct nr_selector_ops nr_selector_without_replacement = {
     .total = total,
     .sample = sample,
     .give_back = give_back,
+    .position = position_of,
+    .move = move,
     .audit = audit,
 };

@@ -18,6 +18,16 @@ static void drop(struct nr_selector *selector, uint32_t slot)
     nr_dense_remove(&selector->uniform, slot);
 }
 
+static uint32_t position(const struct nr_selector *selector, uint32_t slot)
+{
+    return selector->uniform.positions[slot];
+}
+
+static void move(struct nr_selector *selector, uint32_t slot, uint32_t target)
+{
+    nr_dense_swap(&selector->uniform, selector->uniform.positions[slot], target);
+}
+
 static uint64_t leaf(const struct nr_selector *selector, double raw)
 {
     (void)raw;
@@ -50,6 +60,8 @@ const struct nr_selector_ops nr_selector_uniform = {
     .remove = drop,
     .leaf = leaf,
     .total = total,
+    .position = position,
+    .move = move,
     .sample = sample,
     .audit = audit,
 };

@@ -1,6 +1,6 @@
 /*
  * The slab of a store: fixed places for whole steps, each held by counted references: one of its stream's ring, one of every item
- * whose window has it, one of every segment of a datagram that has its bytes. A place is free when nobody holds it.
+ * whose window has it, one of every segment of a datagram or of a checkpoint's block that has its bytes. A place is free when nobody holds it.
  */
 #ifndef NR_ENGINE_SLAB_H
 #define NR_ENGINE_SLAB_H
@@ -16,7 +16,8 @@
 /* nr_step.state */
 #define NR_STEP_SHORT (1u << 31)          /* an observation-only step */
 #define NR_STEP_RINGED (1u << 30)         /* its stream's ring holds one of the references */
-#define NR_STEP_MISSING (NR_STEP_RINGED - 1) /* bytes that have not arrived; 0: the step is whole */
+#define NR_STEP_SAVED (1u << 29)          /* the running checkpoint has it, as slab.numbers says */
+#define NR_STEP_MISSING (NR_STEP_SAVED - 1) /* bytes that have not arrived; 0: the step is whole */
 #define NR_MAX_STEP_BYTES NR_STEP_MISSING
 
 /* Datagrams on their way hold at most one in so many of the places, so that a slow port cannot drive the items out. */
@@ -41,6 +42,9 @@ struct nr_slab {
     uint32_t used;              /* places held */
     uint32_t ringed;            /* places held by rings, and perhaps by items too */
     uint32_t lent;              /* references that datagrams on their way hold */
+    uint32_t pinned;            /* references that a checkpoint's blocks on their way hold */
+    uint32_t saved;             /* steps that the running checkpoint has */
+    uint32_t *numbers;          /* by place: its number in that checkpoint; only with NR_STEP_SAVED */
     uint64_t freed;             /* places given back, ever */
 };
 
@@ -111,6 +115,22 @@ static inline bool nr_slab_lend(struct nr_slab *slab, uint32_t place)
 static inline void nr_slab_returned(struct nr_slab *slab, uint32_t place)
 {
     slab->lent--;
+    nr_slab_drop(slab, place);
+}
+
+/* Takes a reference for a checkpoint's block; at least one is always to be had. False: wait until others are given back. */
+static inline bool nr_slab_pin(struct nr_slab *slab, uint32_t place)
+{
+    if (slab->pinned > slab->count / NR_SLAB_LENT_SHARE)
+        return false;
+    slab->steps[place].references++;
+    slab->pinned++;
+    return true;
+}
+
+static inline void nr_slab_unpin(struct nr_slab *slab, uint32_t place)
+{
+    slab->pinned--;
     nr_slab_drop(slab, place);
 }
 

@@ -83,7 +83,7 @@ static bool fuller(const struct nr_table *a, const struct nr_table *b)
  * must hold a step that no ring holds. */
 static bool evict_one(struct nr_engine *engine, struct nr_store *store)
 {
-    uint64_t loose = store->slab.used - store->slab.ringed, leased = store->slab.lent;
+    uint64_t loose = store->slab.used - store->slab.ringed, leased = (uint64_t)store->slab.lent + store->slab.pinned;
     struct nr_table *best = NULL;
     uint32_t best_slot = NR_NONE;
 

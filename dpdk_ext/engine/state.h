@@ -27,15 +27,43 @@ struct nr_set {
     uint8_t current;    /* index of the buffer with the present version */
 };
 
+enum nr_saving_stage {
+    NR_SAVING_NONE, /* no checkpoint is running */
+    NR_SAVING_CLEAR_STEPS,
+    NR_SAVING_CLEAR_STREAMS,
+    NR_SAVING_CUT, /* of all stores, before anything is written */
+    NR_SAVING_ITEMS,
+    NR_SAVING_SLOTS,
+    NR_SAVING_STREAMS,           /* of each store */
+    NR_SAVING_DONE,
+};
+
+/* The running checkpoint: where it is. Each table holds its own cursor over its items. */
+struct nr_saving {
+    uint32_t stage;      /* enum nr_saving_stage */
+    uint32_t store;      /* index; the stage is at */
+    uint32_t table;      /* index; SLOTS is at, or NR_NONE */
+    uint32_t at;         /* slab place, slot or stream place that comes next */
+    uint32_t generation; /* of the stream whose ring is being written */
+    bool within;         /* the ring of stream place `at` is being written, */
+    uint64_t number;     /* and this step is its next, */
+    uint64_t end;        /* below the head that the file has */
+    uint64_t estimate;   /* bytes, reckoned at the cut */
+    uint64_t steps, items, streams, rings; /* records written */
+};
+
 struct nr_engine {
     struct nr_arena arena; /* holds everything, this included */
     struct nr_store *stores;
     struct nr_table *tables;
     struct nr_set *sets;
     struct nr_streams streams;
+    struct nr_saving saving; /* a checkpoint */
     struct nr_random random; /* of the draws */
     uint64_t lease_ns;       /* ns a draw may hold its steps before it can be reclaimed */
     uint64_t start_version;  /* of parameters, before the first publication */
+    uint64_t earlier_version; /* the same of the engine that wrote the restored checkpoint, or 0 */
+    uint64_t earlier_counter; /* the most publications of a set that this one had */
     uint32_t store_count;
     uint32_t table_count;
     uint32_t set_count;

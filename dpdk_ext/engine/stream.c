@@ -19,6 +19,7 @@ void nr_streams_init(struct nr_streams *streams, struct nr_arena *arena, uint32_
     streams->mask = size - 1;
     streams->secret[0] = secret[0];
     streams->secret[1] = secret[1];
+    streams->undecided = nr_arena_take(arena, count, sizeof(uint64_t));
     streams->places = nr_arena_take(arena, count, sizeof(struct nr_stream));
     streams->hash = nr_arena_take(arena, size, sizeof(uint32_t));
     streams->buckets = nr_arena_take(arena, size, sizeof(uint32_t));
@@ -127,18 +128,11 @@ bool nr_streams_drop_idle(struct nr_streams *streams, struct nr_store *store)
 
 /* ---- Opening and leaving ---- */
 
-static uint64_t tail_of(const struct nr_store *store, const struct nr_stream *stream)
-{
-    uint64_t tail = stream->head > store->span ? stream->head - store->span : 0;
-
-    return tail > stream->low ? tail : stream->low;
-}
-
 static void position_of(const struct nr_streams *streams, const struct nr_store *store, const struct nr_stream *stream,
                         struct nr_stream_position *position)
 {
     const uint32_t *ring = nr_stream_ring(store, streams, stream);
-    uint64_t number = stream->head > 0 ? tail_of(store, stream) : 0;
+    uint64_t number = stream->head > 0 ? nr_stream_tail(store, stream) : 0;
 
     while (number < stream->head) {
         uint32_t step = ring[number % store->span];
@@ -152,39 +146,15 @@ static void position_of(const struct nr_streams *streams, const struct nr_store 
     position->next_item = stream->next_item;
 }
 
-int nr_stream_open(struct nr_engine *engine, uint32_t store_index, const uint8_t id[16], uint32_t owner,
-                   struct nr_stream_position *position)
+/* A place for a stream that is not there. NULL: none is free, and no idle stream makes room. */
+static struct nr_stream *stream_new(struct nr_streams *streams, struct nr_store *store, uint32_t store_index, const uint8_t id[16],
+                                    uint32_t owner)
 {
-    struct nr_streams *streams = &engine->streams;
-
-    memset(position, 0, sizeof(*position));
-    if (store_index >= engine->store_count)
-        return NR_NO_STORE;
-    if (owner == 0)
-        return NR_MALFORMED;
-    struct nr_store *store = &engine->stores[store_index];
-    uint32_t *first = &streams->hash[hash_of(streams, store_index, id)];
-
-    for (uint32_t place = *first; place != NR_NONE; place = streams->places[place].hash_next) {
-        struct nr_stream *stream = &streams->places[place];
-
-        if (stream->store != store_index || memcmp(stream->id, id, 16) != 0)
-            continue;
-        if (stream->owner != 0 && stream->owner != owner)
-            return NR_STREAM_OWNED;
-        if (stream->owner == 0) {
-            list_remove(streams, store, stream);
-            stream->owner = owner;
-            list_add(streams, store, stream);
-        }
-        position->known = 1;
-        position_of(streams, store, stream, position);
-        return NR_OK;
-    }
-
     if (store->open == store->streams && !nr_streams_drop_idle(streams, store))
-        return NR_TOO_MANY;
+        return NULL;
+    uint32_t *first = &streams->hash[hash_of(streams, store_index, id)];
     uint32_t place = store->free;
+
     if (place != NR_NONE) {
         store->free = streams->places[place].after;
     } else {
@@ -203,6 +173,62 @@ int nr_stream_open(struct nr_engine *engine, uint32_t store_index, const uint8_t
     list_add(streams, store, stream);
     store->open++;
     memset(nr_stream_ring(store, streams, stream), 0xff, store->span * sizeof(uint32_t));
+    if (streams->cut)
+        streams->undecided[place] = NR_UNDECIDED_NEVER;
+    return stream;
+}
+
+struct nr_stream *nr_stream_restore(struct nr_engine *engine, uint32_t store_index, const uint8_t id[16], bool *twice)
+{
+    struct nr_streams *streams = &engine->streams;
+
+    *twice = false;
+    for (uint32_t place = streams->hash[hash_of(streams, store_index, id)]; place != NR_NONE;
+         place = streams->places[place].hash_next) {
+        if (streams->places[place].store == store_index && memcmp(streams->places[place].id, id, 16) == 0) {
+            *twice = true;
+            return NULL;
+        }
+    }
+    struct nr_stream *stream = stream_new(streams, &engine->stores[store_index], store_index, id, 0);
+    if (stream != NULL)
+        stream->open = NR_STREAM_RESTORED;
+    return stream;
+}
+
+int nr_stream_open(struct nr_engine *engine, uint32_t store_index, const uint8_t id[16], uint32_t owner,
+                   struct nr_stream_position *position)
+{
+    struct nr_streams *streams = &engine->streams;
+
+    memset(position, 0, sizeof(*position));
+    if (store_index >= engine->store_count)
+        return NR_NO_STORE;
+    if (owner == 0)
+        return NR_MALFORMED;
+    struct nr_store *store = &engine->stores[store_index];
+
+    for (uint32_t place = streams->hash[hash_of(streams, store_index, id)]; place != NR_NONE;
+         place = streams->places[place].hash_next) {
+        struct nr_stream *stream = &streams->places[place];
+
+        if (stream->store != store_index || memcmp(stream->id, id, 16) != 0)
+            continue;
+        if (stream->owner != 0 && stream->owner != owner)
+            return NR_STREAM_OWNED;
+        if (stream->owner == 0) {
+            list_remove(streams, store, stream);
+            stream->owner = owner;
+            list_add(streams, store, stream);
+        }
+        position->known = 1;
+        position_of(streams, store, stream, position);
+        return NR_OK;
+    }
+
+    struct nr_stream *stream = stream_new(streams, store, store_index, id, owner);
+    if (stream == NULL)
+        return NR_TOO_MANY;
     position_of(streams, store, stream, position);
     return NR_OK;
 }
@@ -322,8 +348,17 @@ int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uin
     if (stream->head > 0) {
         if (head + store->span <= stream->head)
             return NR_DUPLICATE;
-        if (head > stream->head + store->span)
-            return NR_BAD_WINDOW;
+        if (head > stream->head + store->span) {
+            if (stream->open != NR_STREAM_RESTORED)
+                return NR_BAD_WINDOW;
+            /* What came after the checkpoint is lost; the client goes on from its last window. */
+            for (uint32_t i = 0; i < store->span; i++) {
+                if (ring[i] != NR_NONE)
+                    nr_slab_drop_ringed(slab, ring[i]);
+                ring[i] = NR_NONE;
+            }
+            stream->head = 0;
+        }
     }
 
     uint32_t *cell = &ring[number % store->span];
@@ -344,6 +379,7 @@ int nr_step_write(struct nr_engine *engine, uint32_t handle, uint32_t owner, uin
         if (first || number < stream->low)
             stream->low = number;
         *cell = nr_slab_take(slab, total);
+        stream->open = 1;
     }
     memcpy(nr_slab_step(slab, *cell) + offset, bytes, length);
     slab->steps[*cell].state -= length;

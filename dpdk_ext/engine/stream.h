@@ -17,6 +17,13 @@
 /* Step and item numbers stay below this, so that sums with them never wrap. */
 #define NR_MAX_NUMBER ((uint64_t)1 << 63)
 
+/* nr_stream.open: what comes next may lie further ahead than a ring reaches, as steps after the checkpoint are lost. */
+#define NR_STREAM_RESTORED 2
+
+/* nr_streams.undecided */
+#define NR_UNDECIDED_NOW UINT64_MAX         /* nothing was decided since the checkpoint's cut */
+#define NR_UNDECIDED_NEVER (UINT64_MAX - 1) /* the stream was opened after it */
+
 /* One cache line. */
 struct nr_stream {
     uint8_t id[16];      /* as the client gave it */
@@ -29,7 +36,7 @@ struct nr_stream {
     uint32_t before;     /* place: the neighbour in the owner's bucket or in the list of idle streams, or NR_NONE */
     uint32_t after;      /* the same; of a free place the next free one */
     uint16_t store;      /* index */
-    uint16_t open;       /* 0: a free place */
+    uint16_t open;       /* 0: a free place; NR_STREAM_RESTORED: of a checkpoint, and no step has come since */
 };
 
 _Static_assert(sizeof(struct nr_stream) == NR_CACHE_LINE, "a stream is one cache line");
@@ -38,6 +45,8 @@ struct nr_streams {
     struct nr_stream *places; /* of all stores */
     uint32_t *hash;           /* first place by hash of store and id, or NR_NONE */
     uint32_t *buckets;        /* first place by owner, or NR_NONE */
+    uint64_t *undecided;      /* by place: next_item at the running checkpoint's cut, or NR_UNDECIDED_* */
+    bool cut;                 /* a checkpoint is running, and past its cut */
     uint64_t secret[2];       /* of the hash */
     uint32_t count;           /* places */
     uint32_t mask;            /* of the hash table and of the buckets, both of which have mask + 1 entries */
@@ -81,6 +90,26 @@ static inline struct nr_stream *nr_streams_find(const struct nr_streams *streams
     if (!stream->open || stream->generation != handle >> streams->place_bits || stream->owner != owner)
         return NULL;
     return stream;
+}
+
+/* The next item to be decided is `next` from now on. */
+static inline void nr_stream_decide(struct nr_streams *streams, struct nr_stream *stream, uint64_t next)
+{
+    if (streams->cut && streams->undecided[stream - streams->places] == NR_UNDECIDED_NOW)
+        streams->undecided[stream - streams->places] = stream->next_item;
+    stream->next_item = next;
+}
+
+/* A stream of a checkpoint, without steps and owner; the least recently used idle one makes room. NULL: there is no place, or
+ * *twice: it is there already. */
+struct nr_stream *nr_stream_restore(struct nr_engine *engine, uint32_t store, const uint8_t id[16], bool *twice);
+
+/* Lowest number that the ring of a stream with head > 0 can have. */
+static inline uint64_t nr_stream_tail(const struct nr_store *store, const struct nr_stream *stream)
+{
+    uint64_t tail = stream->head > store->span ? stream->head - store->span : 0;
+
+    return tail > stream->low ? tail : stream->low;
 }
 
 /* Ends the idle stream that was left first. False when the store has no idle stream. */

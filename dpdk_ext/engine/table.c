@@ -18,6 +18,8 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
         .item_bytes = config->item_bytes,
         .slots = config->capacity + config->leases,
         .free = NR_NONE,
+        .save_next = NR_NONE,
+        .save_last = NR_NONE,
         .version = config->version_offset <= config->item_bytes && config->item_bytes - config->version_offset >= sizeof(uint64_t)
                        ? config->version_offset
                        : NR_NONE,
@@ -38,6 +40,7 @@ void nr_table_init(struct nr_table *table, struct nr_arena *arena, const struct 
     /* The head, the columns, each gather, and before or after each of them at most one gap. */
     table->pieces = nr_arena_take(arena, 2 * (uint64_t)config->gather_count + 3, sizeof(struct nr_piece));
     table->born = nr_arena_take(arena, table->slots, sizeof(uint64_t));
+    table->restored_slots = nr_arena_take(arena, ((uint64_t)table->slots + 7) / 8, 1);
     nr_expiry_init(&table->expiry, arena, config, sets);
     nr_order_init(&table->order, arena, table->slots);
     nr_extremes_init(&table->extremes, arena, table->slots);
@@ -109,7 +112,8 @@ uint32_t nr_table_take(struct nr_table *table)
     } else {
         slot = table->fresh++;
         record = nr_table_record(table, slot);
-        uint64_t generation = nr_random_mix(table->first_generations + slot) & (((uint64_t)1 << table->generation_bits) - 1);
+        uint64_t generation =
+            (nr_random_mix(table->first_generations + slot) + table->first_offset) & (((uint64_t)1 << table->generation_bits) - 1);
         record->key = NR_KEY_GONE | table->shard | (uint64_t)slot << table->generation_bits | generation;
     }
     record->leases = record->sampled = record->reserved = 0;
@@ -119,13 +123,30 @@ uint32_t nr_table_take(struct nr_table *table)
 void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
 {
     struct nr_record *record = nr_table_record(table, slot);
-    uint64_t mask = ((uint64_t)1 << table->generation_bits) - 1;
+    uint64_t leap = 1;
 
     for (uint32_t i = 0, steps = nr_record_steps(record); i < steps; i++)
         nr_slab_drop(slab, record->steps[i]);
-    record->key = (record->key & ~mask) | ((record->key + 1) & mask);
+    if (table->restored > 0 && (table->restored_slots[slot / 8] >> slot % 8 & 1)) {
+        table->restored_slots[slot / 8] &= (uint8_t)~(1u << slot % 8);
+        table->restored--;
+        leap = table->leap;
+    }
+    record->key = nr_table_next_key(table, record->key, leap);
     table->order.links[slot].after = table->free;
     table->free = slot;
+}
+
+void nr_table_save_past(struct nr_table *table, uint32_t slot)
+{
+    if (table->save_next == slot) {
+        table->save_next = table->save_last == slot ? NR_NONE : table->order.links[slot].after;
+        table->save_step = 0;
+        if (table->save_next == NR_NONE)
+            table->save_last = NR_NONE;
+    } else {
+        table->save_last = table->order.links[slot].before;
+    }
 }
 
 void nr_table_add(struct nr_table *table, uint32_t slot, double raw)
@@ -163,6 +184,8 @@ void nr_table_evict(struct nr_table *table, struct nr_slab *slab, uint32_t slot)
 {
     struct nr_record *record = nr_table_record(table, slot);
 
+    if (table->save_next == slot || table->save_last == slot)
+        nr_table_save_past(table, slot);
     if (table->remover.passed == slot)
         table->remover.passed = NR_NONE;
     nr_limiter_left(&table->limiter, record->sampled);

@@ -91,15 +91,23 @@ struct nr_table {
     uint32_t window;        /* steps of the longest item */
     uint32_t store;         /* index */
     uint32_t next_of_store; /* index of another table over the same store, or NR_NONE */
+    uint32_t save_next;     /* slot of the item that the running checkpoint writes next, or NR_NONE */
+    uint32_t save_last;     /* slot of the last item that it writes, or NR_NONE */
+    uint32_t save_step;     /* position in the next one's window: the steps before it are written */
+    uint32_t restored;      /* slots marked in `restored_slots` */
+    uint8_t *restored_slots; /* a bit each: the item is from a checkpoint, and the slot's next generation far off */
     struct nr_draw *oldest; /* of the draws that hold leases, or NULL */
     struct nr_draw *newest; /* or NULL */
 
     struct nr_limiter limiter;
     uint64_t first_generations;                   /* secret that the first generations come from */
+    uint64_t first_offset;                        /* added to them: rises with every restore */
+    uint64_t leap;                                /* what a slot's generation rises by at a restore; another at each start */
     uint64_t shard;                               /* upper bits of every key, in place */
     uint64_t draws;                               /* opened, ever */
     uint64_t updated, stale, refused;             /* priorities applied; for items gone; refused items and priorities */
     uint64_t evicted_capacity, evicted_steps;     /* items that left because places, or steps, ran out */
+    uint64_t dropped;                             /* items that a checkpoint had counted and that were not restored */
     uint64_t evicted_deleted, evicted_reset;      /* items that left because a client said so */
     uint64_t inserted_before;                     /* items that the limiter had counted when it was reset */
     uint64_t resets;                              /* begun, ever */
@@ -139,10 +147,20 @@ static inline struct nr_record *nr_table_find(const struct nr_table *table, uint
     return record->key == key && key < NR_KEY_GONE ? record : NULL;
 }
 
+/* The running checkpoint's cursor, or its end, is at an item that has been written or leaves: it moves on, or the end back. */
+void nr_table_save_past(struct nr_table *table, uint32_t slot);
 /* A free slot, its record empty but for the key, which is its item's once NR_KEY_GONE is cleared. Only when size < capacity. */
 uint32_t nr_table_take(struct nr_table *table);
 /* Gives back a slot that is neither drawable nor leased, and its hold on its steps. */
 void nr_table_give(struct nr_table *table, struct nr_slab *slab, uint32_t slot);
+/* The key that a slot's next item gets, `leap` generations on. */
+static inline uint64_t nr_table_next_key(const struct nr_table *table, uint64_t key, uint64_t leap)
+{
+    uint64_t mask = ((uint64_t)1 << table->generation_bits) - 1;
+
+    return (key & ~mask) | ((key + leap) & mask);
+}
+
 /* Makes the record of a taken slot, filled but for its key, a drawable item, the newest. */
 void nr_table_add(struct nr_table *table, uint32_t slot, double raw);
 /* Keeps a drawable item from the selector, and gives it back to it. */

@@ -19,6 +19,7 @@ enum {
     SPIN_NS = 20 * MICROSECOND,     /* adaptive: after the last datagram first the processor is kept, */
     YIELD_NS = 50 * MICROSECOND,    /* then offered to others, then given up until something comes */
     SLEEP_NS = 100 * MILLISECOND,   /* at most, so that dead sessions are swept */
+    SAVING_NS = 100 * MICROSECOND,  /* the same while a checkpoint runs: blocks come back */
     SWEEP_NS = MILLISECOND,
     SHOW_NS = 20 * MILLISECOND,     /* between two copies for other threads */
 };
@@ -34,6 +35,7 @@ struct shown {
 struct nr_appliance {
     struct nr_engine *engine; /* owned */
     struct nr_server *server;
+    struct nr_checkpointer *checkpointer;
     struct nr_packet_io *io[NR_APPLIANCE_LINKS]; /* owned */
     struct nr_waiter *waiter; /* on them */
     uint32_t links;      /* entries of io */
@@ -249,7 +251,7 @@ static void idle(struct nr_appliance *appliance, uint64_t now)
     } else {
         if (appliance->showed < appliance->last)
             show(appliance, now);
-        nr_waiter_wait(appliance->waiter, SLEEP_NS);
+        nr_waiter_wait(appliance->waiter, nr_checkpointer_running(appliance->checkpointer) ? SAVING_NS : SLEEP_NS);
     }
 }
 
@@ -263,7 +265,8 @@ int nr_appliance_run(struct nr_appliance *appliance)
 
         now = worked ? appliance->last : clock_ns();
         tend(appliance, now, worked);
-        if (!worked)
+        bool saved = nr_checkpointer_work(appliance->checkpointer, appliance->engine, now);
+        if (!worked && !saved)
             idle(appliance, now);
     }
     now = clock_ns();
@@ -277,6 +280,33 @@ void nr_appliance_stop(struct nr_appliance *appliance)
 {
     atomic_store_explicit(&appliance->stopping, true, memory_order_relaxed);
     nr_waiter_wake(appliance->waiter);
+}
+
+/* ---- Checkpoints ---- */
+
+int nr_appliance_checkpoint(struct nr_appliance *appliance, const char *path, int *error)
+{
+    int status = nr_checkpointer_begin(appliance->checkpointer, path, error);
+
+    nr_waiter_wake(appliance->waiter);
+    return status;
+}
+
+void nr_appliance_checkpoint_progress(const struct nr_appliance *appliance, struct nr_checkpoint_progress *progress)
+{
+    nr_checkpointer_progress(appliance->checkpointer, progress);
+}
+
+void nr_appliance_leave(struct nr_appliance *appliance)
+{
+    for (uint32_t link = 0; link < appliance->links; link++)
+        nr_io_close(appliance->io[link]); /* the last references into the slab */
+    appliance->links = 0;
+}
+
+int nr_appliance_checkpoint_finish(struct nr_appliance *appliance, uint64_t wait_ns)
+{
+    return nr_checkpointer_finish(appliance->checkpointer, appliance->engine, wait_ns);
 }
 
 /* ---- Opening and closing ---- */
@@ -340,6 +370,7 @@ static int open_memory(struct nr_appliance *appliance)
 
 static void dispose(struct nr_appliance *appliance)
 {
+    nr_checkpointer_close(appliance->checkpointer, appliance->engine);
     nr_server_destroy(appliance->server);
     nr_waiter_close(appliance->waiter);
     free(appliance->shown);
@@ -368,6 +399,8 @@ struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr
     appliance->links = config->links;
     memcpy(appliance->io, config->io, config->links * sizeof(struct nr_packet_io *));
     *status = open_memory(appliance);
+    if (*status == NR_OK)
+        appliance->checkpointer = nr_checkpointer_open(spec, status);
     if (*status == NR_OK) {
         appliance->waiter = nr_waiter_open(appliance->io, appliance->links, &error);
         *status = appliance->waiter == NULL ? NR_NO_MEMORY : open_server(appliance, engine_config, spec, config);
@@ -390,8 +423,7 @@ void nr_appliance_close(struct nr_appliance *appliance)
         return;
     struct nr_engine *engine = appliance->engine;
 
-    for (uint32_t link = 0; link < appliance->links; link++)
-        nr_io_close(appliance->io[link]); /* the last references into the slab */
+    nr_appliance_leave(appliance);
     dispose(appliance);
     nr_engine_destroy(engine);
 }

@@ -4,6 +4,7 @@
 
 #include "../engine/engine.h"
 #include "../io/packet_io.h"
+#include "checkpointer.h"
 
 struct nr_appliance;
 
@@ -31,7 +32,7 @@ struct nr_appliance_counters {
     uint64_t inserts, updates, publishes, fetches, pings; /* requests completed */
 };
 
-/* Takes the engine and the packet I/Os over, unless it fails: NR_NO_MEMORY, NR_BAD_CONFIG. `spec` is copied. */
+/* Takes the engine and the packet I/Os over, unless it fails: NR_NO_MEMORY, NR_BAD_CONFIG. `spec` is copied; checkpoints hold it. */
 struct nr_appliance *nr_appliance_open(struct nr_engine *engine, const struct nr_engine_config *engine_config, const char *spec,
                                        const struct nr_appliance_config *config, int *status);
 uint64_t nr_appliance_session_bytes(const struct nr_appliance_config *config); /* what open will take beside the engine */
@@ -40,6 +41,15 @@ void nr_appliance_stop(struct nr_appliance *appliance); /* any thread, async-sig
 void nr_appliance_counters(const struct nr_appliance *appliance, struct nr_appliance_counters *counters);
 /* A relaxed copy of a table's numbers, refreshed by the loop at least every 100 ms while it runs. */
 int nr_appliance_table(const struct nr_appliance *appliance, uint32_t table, struct nr_table_info *info);
+/* Asks the loop for a checkpoint at `path`, which it makes beside its work. Any thread; as nr_checkpointer_begin. */
+int nr_appliance_checkpoint(struct nr_appliance *appliance, const char *path, int *error);
+/* Any thread. */
+void nr_appliance_checkpoint_progress(const struct nr_appliance *appliance, struct nr_checkpoint_progress *progress);
+/* When the loop has ended: closes the packet I/Os, so that clients notice. */
+void nr_appliance_leave(struct nr_appliance *appliance);
+/* Does the loop's part of a checkpoint when the loop has ended: until it is over (NR_OK, however it ended), or NR_PENDING after
+ * wait_ns. */
+int nr_appliance_checkpoint_finish(struct nr_appliance *appliance, uint64_t wait_ns);
 void nr_appliance_close(struct nr_appliance *appliance);
 
 #endif

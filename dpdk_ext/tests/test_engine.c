@@ -1065,9 +1065,9 @@ static void configurations_are_refused(void)
     bad.config.tables = bad.tables;
     bad.config.gathers = gathers;
     bad.config.sets = &bad.set;
-    bad.store.step_bytes = 1u << 29;
+    bad.store.step_bytes = 1u << 28;
     bad.store.steps = UINT32_MAX - 1;
-    CHECK(nr_engine_bytes(&bad.config, &status) > (uint64_t)1 << 60 && status == NR_OK);
+    CHECK(nr_engine_bytes(&bad.config, &status) > (uint64_t)1 << 59 && status == NR_OK);
     CHECK(nr_engine_create(&bad.config, &status) == NULL && status == NR_NO_MEMORY);
     bad.set.bytes = UINT64_MAX - 5;
     bad.config.set_count = 1;

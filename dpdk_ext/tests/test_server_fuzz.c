@@ -386,14 +386,16 @@ int main(int argc, char **argv)
     /* It was a conversation, not only noise. */
     struct nr_server_counters seen = counters(driver);
     printf("%llu datagrams, %llu intact: %llu malformed, %llu no session, %llu wrong peer, %llu old, %llu repeats; %llu sessions, "
-           "%llu inserts, %llu samples, %llu updates, %llu deletes, %llu admins, %llu gets, %llu histograms, %llu publishes, %llu fetches; %llu and %llu items "
+           "%llu inserts, %llu samples, %llu updates, %llu deletes, %llu admins, %llu gets, %llu histograms, %llu publishes, %llu "
+           "fetches; %llu and %llu items "
            "in, %llu answers\n",
            (unsigned long long)total, (unsigned long long)intact, (unsigned long long)seen.malformed,
            (unsigned long long)seen.no_session, (unsigned long long)seen.wrong_peer, (unsigned long long)seen.old,
            (unsigned long long)seen.duplicates, (unsigned long long)seen.sessions_opened, (unsigned long long)seen.inserts,
            (unsigned long long)seen.samples, (unsigned long long)seen.updates, (unsigned long long)seen.deletes,
-           (unsigned long long)seen.admins, (unsigned long long)seen.gets, (unsigned long long)seen.histograms, (unsigned long long)seen.publishes, (unsigned long long)seen.fetches,
-           (unsigned long long)stored(driver, 0), (unsigned long long)stored(driver, 1), (unsigned long long)driver->sent);
+           (unsigned long long)seen.admins, (unsigned long long)seen.gets, (unsigned long long)seen.histograms,
+           (unsigned long long)seen.publishes, (unsigned long long)seen.fetches, (unsigned long long)stored(driver, 0),
+           (unsigned long long)stored(driver, 1), (unsigned long long)driver->sent);
     if (total >= 1000000)
         CHECK(seen.inserts > 1000 && seen.samples > 1000 && seen.updates > 1000 && seen.deletes > 1000 && seen.admins > 1000 &&
               seen.publishes > 0 && seen.fetches > 1000 && seen.gets > 300 && seen.histograms > 1000 && stored(driver, 0) > 1000 &&
