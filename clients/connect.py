@@ -49,8 +49,8 @@ def connect(
     said, IPv6 in brackets), "local:file.toml", or "local:" with spec=. Until keys are there, udp:// wants auth="off"
     written out, as in the server's config; a vhost socket is guarded by its file's mode. A spec= given for a server is
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
-    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy". `seed` (0 to
-    2^63 - 1) is that of a "local:" memory's draws, removals and keys: the same calls then give the same batches. A
+    and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy". `seed` (0
+    to 2^63 - 1) is that of a "local:" memory's draws, removals and keys: the same calls then give the same batches. A
     server has its own, server.seed of its config. `restore`, for local: only, is a checkpoint to start from;
     CheckpointError when it cannot be, `replay.restored` says what it held.
     """
@@ -64,7 +64,7 @@ def connect(
         seed = whole(seed, "seed", 0, _MOST_SEED)
         if address.scheme != "local":
             raise BadConfigError(
-                f"seed: {seed} is given for {url}, whose draws follow the seed of its own config: write it under [server]",
+                f"seed: {seed} is given for {url}, whose draws follow the seed of its config: write it under [server]",
                 field="seed",
                 value=seed,
             )
