@@ -11,7 +11,7 @@ from netreplay import address as addresses
 from netreplay._binding import check, ffi, lib, wait_slices
 from netreplay._engine import create, plan
 from netreplay.address import Address
-from netreplay.clients.arguments import seconds, shown
+from netreplay.clients.arguments import seconds, shown, whole
 from netreplay.clients.handle import Handle
 from netreplay.clients.reasons import vhost_refusal
 from netreplay.clients.replay import Replay
@@ -38,6 +38,7 @@ def connect(
     spec: Spec | None = None,
     timeout: float = 10.0,
     poll: str = "adaptive",
+    seed: int | None = None,
 ) -> Replay:
     """Opens a replay memory.
 
@@ -46,6 +47,8 @@ def connect(
     written out, as in the server's config; a vhost socket is guarded by its file's mode. A spec= given for a server is
     compared with the server's, and SpecError names the first difference. `timeout` (seconds) is that of connecting
     and the default of the calls that take one. `poll` is "adaptive" (spins briefly, then sleeps) or "busy".
+    `seed` (0 to 2^64 - 1, for "local:" only) makes the draws those of every run of the same calls; None: another each
+    time.
     """
     address = addresses.parse(url)
     if spec is not None and not isinstance(spec, Spec):
@@ -57,8 +60,12 @@ def connect(
         raise NotYetError("key: authentication is not there yet; leave key= out and write auth='off' on both sides")
     if auth not in (None, "off"):
         raise BadConfigError(f"auth: {auth!r} is not 'off', the only choice until keys are there", value=auth)
+    if seed is not None:
+        if address.scheme != "local":
+            raise BadConfigError(f"seed: {shown(seed)} is for local: only; a server draws its own", value=seed)
+        seed = whole(seed, "seed", 0, 2**64 - 1)
     if address.scheme == "local":
-        return _local(address, url, spec, timeout)
+        return _local(address, url, spec, timeout, seed)
     if auth is None and address.scheme == "udp":
         raise RefusedError(
             "auth: udp:// without a key must be chosen: pass auth='off' as in the server's config (closed networks)"
@@ -71,7 +78,7 @@ def reconnect(url: str, arguments: dict[str, Any]) -> Replay:
     return connect(url, **arguments)
 
 
-def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Replay:
+def _local(address: Address, url: str, spec: Spec | None, timeout: float, seed: int | None) -> Replay:
     if spec is None:
         if not address.path:
             raise BadAddressError(
@@ -82,7 +89,7 @@ def _local(address: Address, url: str, spec: Spec | None, timeout: float) -> Rep
         raise BadAddressError(
             f"address {url!r}: names a TOML file, and spec= is given too; one of them is wanted", value=url
         )
-    planned = plan(spec)
+    planned = plan(spec, seed=seed)
     engine, _ = create(planned)
     status = ffi.new("int *")
     text = planned.spec.to_json().encode()
