@@ -18,7 +18,7 @@ from netreplay.clients.stable_baselines3 import NetreplayBuffer
 
 seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 url = sys.argv[2] if len(sys.argv) > 2 else "local:"
-steps = int(sys.argv[3]) if len(sys.argv) > 3 else 50_000
+steps = int(sys.argv[3]) if len(sys.argv) > 3 else 20_000
 
 torch.set_num_threads(1)
 begin = time.monotonic()
@@ -37,7 +37,7 @@ model = DQN(
     target_update_interval=10,
     exploration_fraction=0.16,
     exploration_final_eps=0.04,
-    policy_kwargs={"net_arch": [256, 256]},
+    policy_kwargs={"net_arch": [128, 128]},
     seed=seed,
 )
 model.learn(steps)
