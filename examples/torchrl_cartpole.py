@@ -21,7 +21,7 @@ from netreplay.clients.torchrl import NetreplayBuffer
 
 seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 url = sys.argv[2] if len(sys.argv) > 2 else "local:"
-steps = int(sys.argv[3]) if len(sys.argv) > 3 else 10_000
+steps = int(sys.argv[3]) if len(sys.argv) > 3 else 10_240
 
 torch.set_num_threads(1)
 torch.manual_seed(seed)

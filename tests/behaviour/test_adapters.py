@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from tensordict import TensorDict
 
 import netreplay
-from netreplay import ColumnSpec, Spec, StoreSpec, TableSpec, Window
+from netreplay import ColumnSpec, Spec, StoreSpec, TableSpec
 from netreplay.clients.stable_baselines3 import NetreplayBuffer, PrioritizedSamples
 from netreplay.clients.torchrl import NetreplayBuffer as TorchRLBuffer
 from netreplay.clients.transitions import Transitions, TransitionWriter, differing
@@ -480,7 +480,7 @@ def test_torchrl_over_a_server_with_several_columns(rng, resources, serve):
         (i,) = (data["state"] == row["state"]).all(1).nonzero()[0]
         assert (row["pixels"] == data["pixels"][i]).all()
         assert (row["next", "state"] == data["next", "state"][i]).all()
-    with pytest.raises(netreplay.SpecError, match="store.s.observation"):
+    with pytest.raises(netreplay.SpecError, match=r"store\.s\.observation"):
         torchrl(resources, **{**options, "observation": ("state",)})
 
 
@@ -506,8 +506,10 @@ def test_a_call_that_timed_out_can_be_made_again(rng):
 
     class Actor:
         num_envs = 1
-        calls: list[str] = []
-        fail = True
+
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+            self.fail = True
 
         def append(self, **columns: Any) -> None:
             self.calls.append("append")
