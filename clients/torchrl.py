@@ -110,8 +110,9 @@ class NetreplayBuffer:
 
     def add(self, data: TensorDictBase) -> None:
         """Adds one transition of one environment, [], or of each, [num_envs]; it is held as with `hold`."""
-        if self.num_envs > 1 and data.shape != (self.num_envs,):
-            raise BadCountError(f"add: shape {tuple(data.shape)} is not [{self.num_envs}]", value=tuple(data.shape))
+        shape = tuple(data.shape)
+        if shape != (self.num_envs,) and (shape or self.num_envs > 1):
+            raise BadCountError(f"add: shape {shape} is not [{self.num_envs}], one transition of each", value=shape)
         self._add(self._rows(data), 0)
 
     def _add(self, rows: Transitions, t: int) -> None:

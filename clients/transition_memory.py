@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
 
     def spec(self, num_envs: int) -> Spec:
         """Of a memory in this process."""
-        window = Window(n=self.n_steps or 1, gamma=0.99 if self.gamma is None else self.gamma)
+        window = Window(n=1 if self.n_steps is None else self.n_steps, gamma=0.99 if self.gamma is None else self.gamma)
         sampler = "prioritized" if self.prioritized else "uniform"
         table = TableSpec(LOCAL, self.capacity, sampler=sampler, exponent=self.exponent, window=window)
         observation, action = (

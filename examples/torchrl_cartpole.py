@@ -12,7 +12,7 @@ import time
 import torch
 from tensordict.nn import TensorDictSequential
 from torchrl.collectors import Collector
-from torchrl.envs import GymEnv, StepCounter, TransformedEnv
+from torchrl.envs import GymEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MLP, EGreedyModule, QValueActor
 from torchrl.objectives import DQNLoss, HardUpdate
@@ -21,12 +21,12 @@ from netreplay.clients.torchrl import NetreplayBuffer
 
 seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 url = sys.argv[2] if len(sys.argv) > 2 else "local:"
-steps = int(sys.argv[3]) if len(sys.argv) > 3 else 10_240
+steps = int(sys.argv[3]) if len(sys.argv) > 3 else 16_384
 
 torch.set_num_threads(1)
 torch.manual_seed(seed)
 begin = time.monotonic()
-env = TransformedEnv(GymEnv("CartPole-v1", categorical_action_encoding=True), StepCounter())
+env = GymEnv("CartPole-v1", categorical_action_encoding=True)
 env.set_seed(seed)
 policy = QValueActor(MLP(in_features=4, out_features=2, num_cells=[256, 256]), spec=env.action_spec)
 exploration = EGreedyModule(env.action_spec, eps_init=1.0, eps_end=0.04, annealing_num_steps=steps // 4)

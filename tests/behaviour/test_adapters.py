@@ -305,6 +305,8 @@ def test_what_sb3s_buffer_cannot_be_is_refused(resources):
         sb3(resources, optimize_memory_usage=True)
     with pytest.raises(netreplay.BadConfigError, match="observation_space: Dict"):
         NetreplayBuffer(10, spaces.Dict({"a": OBS}), ACTION)
+    with pytest.raises(netreplay.SpecError, match="n: 0 is not between"):
+        sb3(resources, n_steps=0)
     buffer = sb3(resources)
     with pytest.raises(netreplay.errors.NotPicklableError, match="memory keeps it"):
         copy.deepcopy(buffer)
@@ -488,6 +490,8 @@ def test_torchrl_refuses_shapes_that_are_not_of_its_environments(rng, resources)
     buffer = torchrl(resources, num_envs=4)
     with pytest.raises(netreplay.errors.BadCountError, match=r"shape \(3, 5\) is not \[4, T\]"):
         buffer.extend(collected(Play(rng, 3), 5))
+    with pytest.raises(netreplay.errors.BadCountError, match=r"add: shape \(5,\)"):
+        torchrl(resources).add(collected(Play(rng, 1), 5)[0])
     with pytest.raises(netreplay.ColumnError, match="'reward'"):
         buffer.extend(collected(Play(rng, 4), 5).exclude(("next", "reward")))
 
