@@ -1,7 +1,7 @@
 """Stable-Baselines3's DQN learns CartPole from a netreplay memory: python examples/sb3_cartpole.py [seed [URL]].
 
 3-step returns and uniform draws. With a URL (vhost:///tmp/replay.sock) the transitions lie in a server instead of in
-this process; docs/adapters.md has its config. One core, about a minute.
+this process; docs/adapters.md has its config. Seed 1 ends at a return of 500; one core, about a minute.
 """
 
 from __future__ import annotations
