@@ -1,7 +1,8 @@
 """TorchRL's DQN loss learns CartPole from a netreplay memory: python examples/torchrl_cartpole.py [seed [URL]].
 
 3-step returns, prioritized draws with importance weights. With a URL (vhost:///tmp/replay.sock) the transitions lie in
-a server instead of in this process; docs/adapters.md has its config. Seed 1 ends at a return of 500; two minutes of one core, most of them TorchRL's.
+a server instead of in this process; docs/adapters.md has its config. Seed 1 ends at a return of
+500; about two minutes of one core.
 """
 
 from __future__ import annotations
