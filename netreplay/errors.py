@@ -291,6 +291,12 @@ class NotYetError(NetreplayError, NotImplementedError):
     """Part of the plan, not there in this version."""
 
 
+class MissingPackageError(NetreplayError, ImportError):
+    """A Python package that this part of netreplay needs is not installed. Field: `package`, as pip calls it."""
+
+    package: str = ""
+
+
 class NotPicklableError(NetreplayError, TypeError):
     """A handle that belongs to one process."""
 

@@ -11,7 +11,15 @@ from feeding import feed
 from specs import simple
 
 import netreplay
-from netreplay.errors import BadAddressError, BadConfigError, NotYetError, RefusedError, SpecError, TooManyError
+from netreplay.errors import (
+    BadAddressError,
+    BadConfigError,
+    BadCountError,
+    NotYetError,
+    RefusedError,
+    SpecError,
+    TooManyError,
+)
 
 SPEC = netreplay.Spec.from_toml(simple())
 
@@ -23,6 +31,16 @@ def test_local_reads_a_file(tmp_path):
         assert list(replay.tables()) == ["t"]
 
 
+def test_a_seed_makes_the_draws_of_local_those_of_every_run():
+    def drawn(seed):
+        with netreplay.connect("local:", spec=SPEC, seed=seed) as replay, replay.actor("s") as actor:
+            feed(actor, 50)
+            with replay.learner("t", batch_size=32) as learner:
+                return [learner.sample()["action"].tolist() for _ in range(3)]
+
+    assert drawn(7) == drawn(7) != drawn(8)
+
+
 @pytest.mark.parametrize(
     ("url", "options", "error", "complaint"),
     [
@@ -30,6 +48,8 @@ def test_local_reads_a_file(tmp_path):
         ("local:nowhere.toml", {}, SpecError, r"nowhere\.toml: cannot be read"),
         ("local:a.toml", {"spec": SPEC}, BadAddressError, "one of them is wanted"),
         ("local:", {"spec": simple()}, SpecError, "str is not a Spec"),
+        ("local:", {"spec": SPEC, "seed": -1}, BadCountError, "seed: -1 is not a whole number"),
+        ("vhost:///tmp/x", {"seed": 1}, BadConfigError, "seed: 1 is for local: only"),
         ("local:", {"spec": SPEC, "key": "k"}, NotYetError, "authentication is not there yet"),
         ("udp://127.0.0.1:9", {"key": b"k"}, NotYetError, "authentication is not there yet"),
         ("udp://127.0.0.1:9", {}, RefusedError, "pass auth='off'"),

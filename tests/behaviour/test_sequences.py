@@ -364,7 +364,7 @@ def test_items_leave_in_turn_where_sequences_overlap(open_replay, rng):
 
 
 def test_draws_too_large_for_the_wire_are_refused_before_they_are_sent(start_server, resources):
-    toml = toml_of(Window(kind="sequence", length=200), capacity=1)
+    toml = toml_of(Window(kind="sequence", length=200), capacity=1, sampler="uniform")
     toml = toml.replace(STEP, '{dtype = "uint8", shape = [90000]}')
     toml = toml.replace("[table.t]", "steps = 500\nstreams = 1\n[table.t]\nleases = 1")
     server = start_server(toml)
