@@ -49,7 +49,7 @@ def test_a_seed_makes_the_draws_of_local_those_of_every_run():
         ("local:a.toml", {"spec": SPEC}, BadAddressError, "one of them is wanted"),
         ("local:", {"spec": simple()}, SpecError, "str is not a Spec"),
         ("local:", {"spec": SPEC, "seed": -1}, BadCountError, "seed: -1 is not a whole number"),
-        ("vhost:///tmp/x", {"seed": 1}, BadConfigError, "seed: 1 is for local: only"),
+        ("vhost:///tmp/x", {"seed": 1}, BadConfigError, "seed: 1 is given for vhost"),
         ("local:", {"spec": SPEC, "key": "k"}, NotYetError, "authentication is not there yet"),
         ("udp://127.0.0.1:9", {"key": b"k"}, NotYetError, "authentication is not there yet"),
         ("udp://127.0.0.1:9", {}, RefusedError, "pass auth='off'"),
