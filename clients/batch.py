@@ -77,10 +77,13 @@ class Batch:
         return value
 
     def __getitem__(self, field: str) -> Any:
-        try:
-            return self._seen[field]
-        except KeyError:
-            return self._see(field)
+        value = self._seen.get(field)
+        if value is None:
+            if field in self._layout.plain and not self._as_torch:  # most fields of most batches
+                value = self._seen[field] = self._rows[field]
+            else:
+                value = self._see(field)
+        return value
 
     def _see(self, field: str) -> Any:
         if field not in self._layout.names:

@@ -167,6 +167,11 @@ class RowLayout:
         return (*names, "mask") if self.window.sequential else names
 
     @cached_property
+    def plain(self) -> frozenset[str]:
+        """those of `names` that are fields of `dtype`"""
+        return frozenset(self.names).intersection(self.dtype.names or ())
+
+    @cached_property
     def _strided(self) -> dict[str, Field]:
         return {f.name: f for f in self.fields if f.strides != packed(f.shape, self.types[f.name].size)}
 
