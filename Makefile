@@ -90,8 +90,8 @@ test-py: setup ## pytest without the benchmarks; ARGS="-k name" is handed on
 	@$(BIN)/python -m pytest tests --ignore=tests/bench $(ARGS)
 
 .PHONY: bench
-bench: setup ## all benchmarks (pytest-benchmark), or one file of tests/bench: make bench-NAME
-	@$(BIN)/python -m pytest tests/bench -s $(ARGS)
+bench: setup ## all benchmarks of kernel bypass, or one file of tests/bench: make bench-NAME (engine: beside its peers)
+	@$(BIN)/python -m pytest tests/bench --ignore=tests/bench/bench_engine.py --ignore=tests/bench/bench_instructions.py -s $(ARGS)
 
 bench-%: setup
 	@$(BIN)/python -m pytest tests/bench/bench_$(subst -,_,$*).py -s $(ARGS)
