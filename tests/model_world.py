@@ -98,9 +98,7 @@ class World:
     """Tables, environments, and items that wait for a limiter."""
 
     def __init__(self, spec: Spec, environments: int, victim: Any) -> None:
-        self.tables = {
-            name: Table(name, table, limits_of(table), victim=victim) for name, table in spec.tables.items()
-        }
+        self.tables = {name: Table(name, table, limits_of(table), victim=victim) for name, table in spec.tables.items()}
         self.environments = [Environment() for _ in range(environments)]
         self.pending: list[tuple[Table, Item]] = []
         """formed and not yet in, in order"""
