@@ -1,7 +1,7 @@
-"""A replay memory in plain Python, one table's worth: what each call must do, as docs/semantics.md and docs/engine.md say.
+"""A replay memory's table in plain Python: what each call must do, as docs/semantics.md and docs/engine.md say.
 
-It follows random draws rather than making them: it is told which items were drawn, and says whether that was legal, with
-which probability, and what comes of it. Nothing here looks at the C. `model_world.py` puts tables together.
+It follows random draws rather than making them: it is told which items were drawn, and says whether that was legal,
+with which probability, and what comes of it. Nothing here looks at the C. `model_world.py` puts tables together.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class Table:
     def extremes(self) -> tuple[int, int]:
         """largest and least positive leaf"""
         if self.spec.sampler not in WEIGHTED_SAMPLERS:
-            return (UNIT, UNIT) if self.drawable() else (0, 0)
+            there = any(item.raw > 0 or self.spec.sampler not in LOOKING for item in self.items)
+            return (UNIT, UNIT) if there else (0, 0)
         leaves = [self.leaf(item.raw) for item in self.items if item.raw > 0]
         return max(leaves, default=0), min(leaves, default=0)
 
@@ -363,7 +364,7 @@ class Table:
         if sampler == "uniform":
             return [1 / len(draw.leaves)] * draw.rows
         assert all(draw.leaves[item] > 0 for item in drawn)
-        return [draw.leaves[item] / draw.total for item in drawn]
+        return [float(draw.leaves[item]) / float(draw.total) for item in drawn]
 
     def follow_one(self, item: Item) -> float:
         drawable = self.drawable()
@@ -380,7 +381,7 @@ class Table:
             assert item in top
             chance = 1 / len(top)
         else:
-            chance = self.leaf(item.raw) / self.total()
+            chance = float(self.leaf(item.raw)) / float(self.total())
         self.count_draw(item)
         if item.withheld and item in self.undrawn:
             self.undrawn.remove(item)

@@ -1,11 +1,10 @@
-"""The model's tables on one store, and the environments that feed them: which items each row completes, in which order they
-go in, and what waits. Windows are those of `reference.py`."""
+"""The model's tables on one store, and the environments that feed them: which items each row completes, in which order
+they go in, and what waits. Windows are those of `reference.py`."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from model import Draw, Item, Table, Wait, limits_of
 from reference import Episode, items_of, pieces_of, sequences_of
 
@@ -206,7 +205,8 @@ class World:
     def tell(self, name: str, key: int, item: Item) -> None:
         """A key is said to be that item's."""
         if item.key is None:
-            assert key >= 0 and key not in self.by_key[name], f"key {key} is another item's"
+            assert key >= 0
+            assert key not in self.by_key[name], f"key {key} is another item's"
             item.key = key
             self.by_key[name][key] = item
         assert item.key == key
@@ -219,8 +219,3 @@ class World:
 
     def fetched(self, version: int) -> None:
         self.version, self.publication = version, self.publications
-
-
-def expected_rows(items: list[Item], name: str) -> np.ndarray:
-    """One field of several items."""
-    return np.array([item.fields[name] for item in items])

@@ -1,7 +1,8 @@
-"""The whole Python API against the plain model of `model.py`: random operations over random specs, every answer compared.
+"""The whole Python API against the plain model of `model.py`: random operations, random specs, every answer compared.
 
-Over `local:` a call that must wait is made with timeout 0 and raises at once, with the numbers that the model says. Over the
-network the same, with patience, less often, and without batches fetched ahead, whose moment of drawing is the network's.
+Over `local:` a call that must wait is made with timeout 0 and raises at once, with the numbers that the model says.
+Over the network the same, with patience, less often, and without batches fetched ahead: when they are drawn is the
+network's.
 """
 
 from __future__ import annotations
@@ -518,7 +519,7 @@ class Machine(RuleBasedStateMachine):
                 continue
             assert item is not None and rows.keys[row] == key
             check_fields(rows, row, item)
-            chance = table.leaf(item.raw) / total if item in drawable else 0.0
+            chance = float(table.leaf(item.raw)) / float(total) if item in drawable else 0.0
             if not self.ahead or table.spec.sampler in DISTINCT_SAMPLERS or not table.limits.max_sampled:
                 assert rows.probabilities[row] == chance
 
