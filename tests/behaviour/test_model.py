@@ -329,13 +329,13 @@ class Machine(RuleBasedStateMachine):
             return
         refused = [i for i, item in enumerate(self.world.unflushed) if item.state == "refused"]
         try:
-            keys = self.actor.flush(timeout=self.now)
-            assert not refused
+            keys, told = self.actor.flush(timeout=self.now), []
         except ItemsRefused as error:
             keys = error.keys
-            assert [refusal.index for refusal in error.refused] == refused
-            for refusal, place in zip(error.refused, refused, strict=True):
-                assert repr(refusal.value) == repr(self.world.unflushed[place].raw)
+            told = error.refused
+        assert [refusal.index for refusal in told] == refused
+        for refusal in told:
+            assert repr(refusal.value) == repr(self.world.unflushed[refusal.index].raw)
         assert len(keys) == len(self.world.unflushed)
         for key, item in zip(keys.tolist(), self.world.unflushed, strict=True):
             if item.key == -1:
@@ -490,7 +490,8 @@ class Machine(RuleBasedStateMachine):
         assert result[:4] == tuple(wanted.count(outcome) for outcome in range(4))
         if gone is not None:
             deleted = table.delete(gone, by_key)
-            assert result.deleted is not None and result.deleted.outcome.tolist() == deleted
+            assert result.deleted is not None
+            assert result.deleted.outcome.tolist() == deleted
         self.world.advance()
 
     @rule(choice=st.integers(0, 1), choices=CHOICES)
@@ -517,7 +518,8 @@ class Machine(RuleBasedStateMachine):
                 assert (rows.keys[row], rows.probabilities[row]) == (-1, 0)
                 assert not any(np.any(rows[field][row]) for field in rows.fields)
                 continue
-            assert item is not None and rows.keys[row] == key
+            assert item is not None
+            assert rows.keys[row] == key
             check_fields(rows, row, item)
             chance = float(table.leaf(item.raw)) / float(total) if item in drawable else 0.0
             if not self.ahead or table.spec.sampler in DISTINCT_SAMPLERS or not table.limits.max_sampled:
@@ -605,7 +607,8 @@ class Machine(RuleBasedStateMachine):
         self.world.published(version)
         if fetch:
             fetched = self.replay.parameters.fetch()
-            assert fetched is not None and fetched[0] == version
+            assert fetched is not None
+            assert fetched[0] == version
             self.world.fetched(version)
 
     # ---- After each ----
