@@ -167,7 +167,8 @@ class Table:
     def extremes(self) -> tuple[int, int]:
         """largest and least positive leaf"""
         if self.spec.sampler not in WEIGHTED_SAMPLERS:
-            there = any(item.raw > 0 or self.spec.sampler not in LOOKING for item in self.items)
+            looks = self.spec.sampler in LOOKING  # the others know of drawable items only
+            there = any(item.raw > 0 for item in self.items) if looks else bool(self.drawable())
             return (UNIT, UNIT) if there else (0, 0)
         leaves = [self.leaf(item.raw) for item in self.items if item.raw > 0]
         return max(leaves, default=0), min(leaves, default=0)
