@@ -27,6 +27,8 @@ static int publish(struct nr_local *local, struct nr_operation *operation, uint6
     }
     if (status == NR_OK)
         status = nr_parameters_finish(local->engine, call->set, PUBLISHER, call->version);
+    if (status == NR_OK) /* items that are too old now may have held inserts back */
+        nr_local_advance(local, now);
     return nr_is_wait(status) ? NR_PENDING : status;
 }
 
@@ -59,6 +61,7 @@ static int fetch(struct nr_local *local, struct nr_operation *operation, uint64_
 static int tables(struct nr_local *local, const struct nr_tables_call *call, uint64_t now)
 {
     nr_engine_maintain(local->engine, now, ACCESSES); /* nobody else does while all is idle */
+    nr_local_advance(local, now);                     /* what left may have held inserts back */
     uint32_t count = nr_engine_table_count(local->engine);
 
     for (uint32_t i = 0; i < count && i < call->capacity; i++)
