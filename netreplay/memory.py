@@ -13,13 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from netreplay.errors import NoMemoryError, SpecError
-from netreplay.layout import row_layout, step_layout
+from netreplay.layout import align, row_layout, step_layout
 from netreplay.spec import DEFAULT_IN_FLIGHT, MAX_STREAMS, MAX_U32, MIN_STREAMS, Spec, StoreSpec, TableSpec
 
 
 def store_window(spec: Spec, name: str) -> int:
     """steps of the longest item of any table of the store"""
     return max((table.window.steps for table in spec.tables_of(name).values()), default=1)
+
+
+def step_stride(step_bytes: int) -> int:
+    """Bytes from one step to the next in the engine's memory (nr_arena_stride)."""
+    tight, lines = align(step_bytes, 8), align(step_bytes, 64)
+    return lines if lines - tight <= tight // 7 else tight
 
 
 def held_steps(table: TableSpec) -> int:
@@ -44,17 +50,19 @@ def _resolve_store(spec: Spec, name: str, store: StoreSpec) -> StoreSpec:
     if streams is None:
         streams = min(MAX_STREAMS, max(MIN_STREAMS, held // 8 // tail))
     steps = store.steps
+    if store.bytes is not None:
+        steps = store.bytes // step_stride(step_layout(store, name).step_bytes)
     if steps is None:
         pinned = sum(min(t.leases * t.window.steps, max(held_steps(t) // 8, 1024)) for t in tables)
         steps = max((_room(t) for t in tables), default=2) + streams * tail + pinned
     elif steps < tail + window:
-        path = f"store.{name}.steps"
+        path = f"store.{name}.{'steps' if store.bytes is None else 'bytes'}"
         least = f"{tail + window} (window {window} - 1 + in_flight {in_flight} + window {window})"
         raise SpecError(f"{path}: {steps} is below {least}: not one item would fit", path=path, value=steps)
     if steps > MAX_U32:
         path = f"store.{name}.steps"
         raise SpecError(f"{path}: {steps} is above {MAX_U32}; lower capacity or streams", path=path, value=steps)
-    return replace(store, steps=steps, streams=streams, in_flight=in_flight)
+    return replace(store, steps=steps, streams=streams, in_flight=in_flight, bytes=None)
 
 
 def resolve(spec: Spec) -> Spec:

@@ -236,6 +236,8 @@ class StoreSpec:
     """streams (environments) that may exist at once"""
     in_flight: int | None = None
     """steps that a stream may have sent beyond what is stored"""
+    bytes: int | None = None
+    """of its steps, instead of `steps`: items leave when they are full, however long those are"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "observation", dict(self.observation))
@@ -254,6 +256,12 @@ class StoreSpec:
         for size, least in (("steps", 1), ("streams", 1), ("in_flight", LEAST_IN_FLIGHT)):
             if getattr(self, size) is not None:
                 _whole(size, getattr(self, size), least, MAX_U32)
+        if self.bytes is not None:
+            _whole("bytes", self.bytes, 1, 2**63 - 1)
+            if self.steps is not None:
+                raise _refuse(
+                    "bytes", self.bytes, f"and steps = {self.steps} both say how much there is: leave one out"
+                )
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,10 @@ def _columns(path: str, value: Any) -> dict[str, ColumnSpec]:
 
 def _store(path: str, value: Any) -> StoreSpec:
     entries = dict(table_at(path, value))
-    only(path, entries, ("observation", "action", "steps", "streams", "in_flight"))
+    only(path, entries, ("observation", "action", "steps", "streams", "in_flight", "bytes"))
     _need(path, entries, ("observation",))
+    if "bytes" in entries:
+        entries["bytes"] = parse_bytes(f"{path}.bytes", entries["bytes"])
     for kind in ("observation", "action"):
         entries[kind] = _columns(f"{path}.{kind}", entries.get(kind, {}))
     return _under(path, lambda: StoreSpec(**entries))

@@ -92,6 +92,19 @@ def test_flush_gives_each_key_once_and_in_order(open_replay):
         assert actor.flush().shape == (0,)
 
 
+def test_a_store_sized_in_bytes_never_holds_more(open_replay):
+    """Case 14: long windows fill it with fewer items than the table has places."""
+    text = simple(capacity=100_000).replace("[table.t]", 'bytes = "40 kB"\nstreams = 4\nin_flight = 8\n[table.t]')
+    replay = open_replay(text)
+    with replay.actor("s") as actor:
+        feed(actor, 2000)
+    info = replay.table("t").info()
+    assert info.inserted == 2000
+    assert info.step_bytes_held <= 40_000
+    assert info.size < 1250
+    assert info.evicted_steps == 2000 - info.size
+
+
 def test_a_table_reports_itself_in_items_and_bytes(open_replay):
     replay = open_replay(simple())
     with replay.actor("s") as actor:

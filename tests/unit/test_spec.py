@@ -11,7 +11,8 @@ from specs import simple
 
 from netreplay import ColumnSpec, Spec, SpecError, StoreSpec, TableSpec, Window
 from netreplay.errors import BadVersionError, MalformedError, NoMemoryError
-from netreplay.memory import arithmetic, held_steps, require, resolve
+from netreplay.layout import step_layout
+from netreplay.memory import arithmetic, held_steps, require, resolve, step_stride
 from netreplay.spec_json import compare_specs
 
 PONG = """
@@ -265,3 +266,20 @@ def test_too_much_memory_is_refused_with_the_arithmetic():
     assert (caught.value.wanted, caught.value.allowed) == (10**13, 10**10)
     require(spec, 10**10, limit=10**10)
     assert any("2 x 16.8 MB" in line for line in arithmetic(spec))
+
+
+def test_a_store_can_be_sized_in_bytes():
+    """As much memory as was said, in whole steps, whatever the steps' size."""
+    for extent in (3, 40, 7056):
+        column = ColumnSpec("uint8", (extent,))
+        table = TableSpec(store="s", capacity=10**6)
+        spec = resolve(Spec({"s": StoreSpec({"x": column}, bytes=10_000_000, streams=64)}, {"t": table}))
+        stride = step_stride(step_layout(spec.stores["s"]).step_bytes)
+        assert spec.stores["s"].steps == 10_000_000 // stride
+        assert resolve(spec) == spec
+    with pytest.raises(SpecError, match=r"bytes: 5 and steps = 7 both say"):
+        StoreSpec({"x": column}, steps=7, bytes=5)
+    with pytest.raises(SpecError, match=r"store\.s\.bytes: .* not one item would fit"):
+        resolve(Spec({"s": StoreSpec({"x": column}, bytes=8000)}, {"t": table}))
+    text = '[store.s]\nobservation.x = {dtype = "uint8"}\nbytes = "1 MB"\n[table.t]\nstore = "s"\ncapacity = 9\n'
+    assert Spec.from_toml(text).stores["s"].bytes == 10**6
