@@ -43,9 +43,10 @@ class Subject:
         self.bytes_per_item: float = self._answer()["bytes_per_item"]
 
     def _answer(self) -> Any:
-        line = self.process.stdout.readline()
-        assert line, f"{self.script} ended: {self.process.wait()}"
-        return json.loads(line)
+        for line in self.process.stdout:
+            if line.startswith("answer "):
+                return json.loads(line.removeprefix("answer "))
+        raise AssertionError(f"{self.script} ended: {self.process.wait()}")
 
     def time(self, call: str, rounds: int) -> float:
         """the median of so many calls, microseconds"""

@@ -52,13 +52,18 @@ def priorities(count: int, random: np.random.Generator) -> np.ndarray:
     return random.lognormal(0.0, 1.5, count)
 
 
+def answer(value: object) -> None:
+    """A line that nothing else which a peer may print begins with."""
+    print(f"answer {json.dumps(value)}", flush=True)
+
+
 def serve(make: Callable[[str, int], Any]) -> None:
     """argv: size, items, core. A subject has a method for each call, which yields functions of no argument to time."""
     size, items, core = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     os.sched_setaffinity(0, {core})
     before = resident_bytes()
     subject = make(size, items)
-    print(json.dumps({"bytes_per_item": (resident_bytes() - before) / items}), flush=True)
+    answer({"bytes_per_item": (resident_bytes() - before) / items})
     for line in sys.stdin:
         name, rounds = line.split()
         calls: Iterator[Callable[[], object]] = getattr(subject, name)()
@@ -69,4 +74,4 @@ def serve(make: Callable[[str, int], Any]) -> None:
             call()
             if number >= 20:
                 times.append((time.perf_counter_ns() - begin) / 1000)
-        print(json.dumps(statistics.median(times)), flush=True)
+        answer(statistics.median(times))
