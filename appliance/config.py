@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -156,7 +157,7 @@ def _checkpoint(value: Any) -> CheckpointConfig:
     where = entries.get("path")
     if not isinstance(where, str) or not where or "\0" in where or where.endswith("/"):
         raise refuse(f"{path}.path", where, "is not the path of a file")
-    entries["path"] = Path(where)
+    entries["path"] = Path(os.path.realpath(where))  # what a link names is written, the link stays
     every = entries.get("every")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every <= 1e9):
         raise refuse(f"{path}.every", every, "is not a number of seconds above 0")

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from netreplay._binding import check, ffi, lib
@@ -108,6 +109,17 @@ def way_out(system_error: int) -> str:
     return f"{os.strerror(system_error)}; {_WAYS_OUT.get(system_error, 'see the system message')}"
 
 
+def _check_path(path: Path) -> None:
+    """BadConfigError when no checkpoint could be written there: better told at the start than at the first one."""
+    folder, field = path.parent, "server.checkpoint.path"
+    if path.exists() and not path.is_file():
+        raise BadConfigError(f"{field}: {path} is not a regular file", field=field, value=str(path))
+    if not folder.is_dir():
+        raise BadConfigError(f"{field}: {folder} is not a folder that is there", field=field, value=str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadConfigError(f"{field}: {folder} may not be written to", field=field, value=str(path))
+
+
 def _appliance_config(config: ServerConfig) -> Any:
     made = ffi.new("struct nr_appliance_config *")
     made.sessions, made.busy = config.sessions, config.poll == "busy"
@@ -153,6 +165,8 @@ class Server:
         made = _appliance_config(config)
         self.session_bytes = int(lib.nr_appliance_session_bytes(made))
         """bytes beside the engine"""
+        if config.checkpoint is not None:
+            _check_path(config.checkpoint.path)
         engine, self.engine_bytes = create(self.plan, limit=config.memory, beside=self.session_bytes)
         self.restored: Restored | None = None
         """what the checkpoint file brought back, if there was one"""

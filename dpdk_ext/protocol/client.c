@@ -204,6 +204,7 @@ void nr_client_bye(struct nr_client *client, uint64_t now, struct nr_outbox *out
 {
     if (client->state == NR_CLIENT_HELLO || client->state == NR_CLIENT_FATAL)
         return;
+    nr_settle_last(client, now, outbox);
     struct nr_header header = {
         .operation = NR_OP_BYE, .slot = NR_STATELESS_SLOT, .request = ++client->stateless_number, .fragments = 1};
     nr_emit(client, nr_outbox_place(outbox), &header, now, outbox);

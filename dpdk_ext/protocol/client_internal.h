@@ -333,6 +333,8 @@ void nr_settle_undelivered(struct nr_client *client, struct nr_request *carrier)
 /* What is due waits no longer for a SAMPLE. */
 void nr_settle_hurry(struct nr_client *client);
 void nr_settle_send(struct nr_client *client, uint64_t now);
+/* Sends what is still due in a datagram that nobody waits for: the session is about to end, and a batch that was taken counts. */
+void nr_settle_last(struct nr_client *client, uint64_t now, struct nr_outbox *outbox);
 uint64_t nr_settle_wakeup(const struct nr_client *client);
 
 /* client_insert.c, client_stream.c */

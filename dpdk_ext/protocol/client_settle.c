@@ -113,6 +113,31 @@ void nr_settle_send(struct nr_client *client, uint64_t now)
     }
 }
 
+void nr_settle_last(struct nr_client *client, uint64_t now, struct nr_outbox *outbox)
+{
+    uint8_t *datagram = nr_outbox_place(outbox), *at = datagram + sizeof(struct nr_header) + sizeof(struct nr_wire_settlement);
+    struct nr_wire_settlement settlement = {.settles = 0};
+
+    for (uint32_t s = 0; s < NR_SLOTS && settlement.settles < NR_SETTLES_PER_REQUEST; s++) {
+        const struct nr_client_slot *slot = &client->slots[s];
+        uint8_t settle = slot->due | slot->carried; /* what was carried may be lost: twice does no harm */
+
+        if (settle == 0)
+            continue;
+        struct nr_wire_settle one = {.slot = (uint8_t)s, .settle = settle, .request = slot->number};
+        memcpy(at + settlement.settles++ * sizeof(one), &one, sizeof(one));
+    }
+    if (settlement.settles == 0)
+        return;
+    memcpy(datagram + sizeof(struct nr_header), &settlement, sizeof(settlement));
+    struct nr_header header = {.operation = NR_OP_SETTLE,
+                               .slot = NR_STATELESS_SLOT,
+                               .request = ++client->stateless_number,
+                               .fragments = 1,
+                               .length = (uint16_t)(sizeof(settlement) + settlement.settles * sizeof(struct nr_wire_settle))};
+    nr_emit(client, datagram, &header, now, outbox);
+}
+
 void nr_settle_hurry(struct nr_client *client)
 {
     for (uint32_t s = 0; s < NR_SLOTS; s++)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -141,6 +142,15 @@ def test_a_server_that_cannot_restore_does_not_start(tmp_path):
         Server(spec, config)
     assert refused.value.path == str(path)
     assert path.read_bytes() == b"NRCKPT\r\n and no more"
+
+
+def test_a_path_that_no_checkpoint_could_be_written_to_is_refused_at_the_start(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for name, complaint in (("folder", "regular file"), ("fifo", "regular file"), ("none/a.ckpt", "not a folder")):
+        spec, config = load(simple() + server_part(tmp_path / name) + 'auth = "off"\nlisten = "udp://127.0.0.1:0"\n')
+        with pytest.raises(BadConfigError, match=rf"server\.checkpoint\.path: .*{complaint}"):
+            Server(spec, config)
 
 
 def test_a_server_writes_on_request_and_says_how_far_it_is(tmp_path, resources):

@@ -13,6 +13,7 @@ from feeding import feed
 from serving import PATIENCE, wait_until
 from specs import simple
 
+import netreplay
 from netreplay.errors import BadCountError, BadLimitsError, Closed, LimiterTimeout, SpecError, Status
 
 
@@ -388,3 +389,18 @@ def test_what_is_deleted_or_reset_takes_no_place_of_a_queue(open_replay):
         with pytest.raises(LimiterTimeout):
             feed_one_timing_out(actor)
         replay.table("t").reset()
+
+
+def test_what_was_taken_counts_although_its_client_closes_at_once(start_server, resources):
+    """The commit is told before the session ends: each item of a queue goes to one client."""
+    table = 'sampler = "fifo"\nlimiter = {kind = "queue", size = 50}'
+    server = start_server(simple().replace('sampler = "prioritized"', table))
+    feeder = resources.enter_context(netreplay.connect(server.url, auth="off", timeout=20))
+    with feeder.actor("s") as actor:
+        feed(actor, 20)
+        seen = []
+        for _ in range(10):
+            with netreplay.connect(server.url, auth="off", timeout=20) as replay:
+                seen.append(int(replay.learner("t", batch_size=1, timeout=20).sample().keys[0]))
+        assert len(set(seen)) == 10
+        wait_until(lambda: feeder.table("t").info().sampled == 10, "ten commits")
