@@ -106,7 +106,7 @@ static void cut_table(struct quantum *quantum, uint32_t index)
         .first_offset = table->first_offset,
         .inserted = table->limiter.inserted,
         .committed = table->limiter.committed,
-        .forfeited = table->limiter.forfeited,
+        .forfeited = table->resetting ? 0 : table->limiter.forfeited, /* as the reset leaves it */
         .inserted_before = table->inserted_before,
         .resets = table->resets,
         .draws = table->draws,

@@ -74,7 +74,6 @@ static bool config_valid(const struct nr_engine_config *config)
 
 /* ---- Layout ---- */
 
-/* Cuts the arena up and fills in what has no memory of its own. On an arena without memory it only reckons. */
 /* At least 2^(g - 8), so that keys given after a checkpoint, and lost, match no later item; and another at each start, so that this
  * holds too for what one start after the checkpoint gives and the next start after the same checkpoint gives again. */
 static uint64_t leap_of(const struct nr_table *table, uint64_t start)
@@ -84,6 +83,7 @@ static uint64_t leap_of(const struct nr_table *table, uint64_t start)
     return least + (nr_random_mix(start) & (least - 1));
 }
 
+/* Cuts the arena up and fills in what has no memory of its own. On an arena without memory it only reckons. */
 static void lay_out(struct nr_engine *engine, struct nr_arena *arena, const struct nr_engine_config *config)
 {
     uint32_t streams = 0;

@@ -57,7 +57,7 @@ int nr_item_insert(struct nr_engine *engine, uint32_t table_index, uint32_t hand
 
     /* From here on nothing fails. What comes too late takes nobody's place. */
     if (nr_expire_late(engine, table, item->columns)) {
-        stream->next_item = item->number + 1;
+        nr_stream_decide(&engine->streams, stream, item->number + 1);
         table->limiter.inserted++;
         nr_limiter_left(&table->limiter, 0);
         table->evicted_version++;

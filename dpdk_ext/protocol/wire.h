@@ -115,8 +115,7 @@ static_assert(sizeof(struct nr_wire_state) == 32, "state");
  * header.offset and any part of it; all but the last are full datagrams. Offsets that a client reads are its own choice. */
 struct nr_wire_message {
     uint64_t bytes;  /* that follow the head */
-    uint64_t
-        number; /* SAMPLE: number of the draw; GET: of the last before; FETCH: version; SPEC: incarnation; TABLES: number of tables */
+    uint64_t number; /* SAMPLE: of the draw; GET: of the next; FETCH: version; SPEC: incarnation; TABLES: how many */
     uint64_t size, total, max_leaf, min_leaf; /* SAMPLE, GET: struct nr_draw_head; else 0 */
 };
 static_assert(sizeof(struct nr_wire_message) == 48, "message head");
