@@ -8,6 +8,7 @@ network's.
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -705,6 +706,7 @@ def run(sampler: str, network: str, examples: int, steps: int) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            derandomize=os.environ.get("CI", "").lower() in ("1", "true"),  # other examples by hand
             database=None,
             suppress_health_check=QUIET,
             report_multiple_bugs=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 
 import numpy as np
@@ -97,6 +98,7 @@ def windows(draw):
 @settings(
     max_examples=150,
     deadline=None,
+    derandomize=os.environ.get("CI", "").lower() in ("1", "true"),  # other examples by hand
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
