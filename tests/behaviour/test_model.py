@@ -718,8 +718,3 @@ def run(sampler: str, network: str, examples: int, steps: int) -> None:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_memory_does_what_the_model_says(sampler: str) -> None:
     run(sampler, "", 25, 40)
-
-
-@pytest.mark.parametrize("network", ["udp", "vhost"])
-def test_the_memory_does_what_the_model_says_over_the_network(network: str) -> None:
-    run("", network, 10, 15)
